@@ -1,0 +1,23 @@
+# Flags and helpers shared by every room (top-level folder) of the project.
+
+add_library(quern_flags INTERFACE)
+target_compile_options(quern_flags INTERFACE -Wall -Wextra -Wno-missing-field-initializers)
+if(QUERN_WERROR)
+  target_compile_options(quern_flags INTERFACE -Werror)
+endif()
+# No contraction of a*b+c behind our back: results must not depend on where the compiler saw a chance.
+target_compile_options(quern_flags INTERFACE -ffp-contract=off)
+target_include_directories(quern_flags INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR})
+if(QUERN_SANITIZE)
+  target_compile_options(quern_flags INTERFACE -fsanitize=address,undefined -fno-omit-frame-pointer
+                                               -fno-sanitize-recover=undefined)
+  target_link_options(quern_flags INTERFACE -fsanitize=address,undefined)
+endif()
+
+# quern_objects(name [LINK lib...]): an object library of all *.cpp of the current folder (not of sub-folders).
+function(quern_objects name)
+  cmake_parse_arguments(ARG "" "" "LINK" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
+  add_library(${name} OBJECT ${sources})
+  target_link_libraries(${name} PUBLIC quern_flags ${ARG_LINK})
+endfunction()
