@@ -78,13 +78,15 @@ int64_t element_count(const Shape& shape) {
   bool empty = false;
   for (const int64_t dim : shape) {
     if (dim < 0) throw_error(ErrorCode::InvalidModel, "negative dimension in shape ", to_string(shape));
-    if (dim == 0) {
-      empty = true;
-    } else if (__builtin_mul_overflow(count, dim, &count)) {
+    empty = empty || dim == 0;
+  }
+  if (empty) return 0;
+  for (const int64_t dim : shape) {
+    if (__builtin_mul_overflow(count, dim, &count)) {
       throw_error(ErrorCode::InvalidModel, "shape ", to_string(shape), " has too many elements");
     }
   }
-  return empty ? 0 : count;
+  return count;
 }
 
 std::string to_string(const Shape& shape) {
