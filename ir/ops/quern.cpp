@@ -1,0 +1,94 @@
+// The operators of ai.quern: the canonical decoder's vocabulary where neither ai.onnx nor com.microsoft has
+// the thing. Their semantics are written down in docs/canonical-graph.md.
+#include "ir/ops/infer_common.h"
+#include "ir/ops/register.h"
+
+namespace quern {
+namespace {
+
+// Linear(x [..., K], weight [N, K], bias? [N]) -> [..., N]
+void infer_linear(InferContext& context) {
+  if (!context.shape(0) || !context.shape(1)) {
+    context.set_output(0, context.dtype(0), std::nullopt);
+    return;
+  }
+  SymShape shape = *context.shape(0);
+  const SymShape& weight = *context.shape(1);
+  if (weight.size() != 2 || shape.empty())
+    context.fail("the weight must have rank 2 and the input rank 1 or more");
+  const Dim& k = shape.back();
+  if (k.is_constant() && weight[1].is_constant() && !(k == weight[1])) {
+    context.fail(
+        concat("the input has ", k.to_string(), " features, the weight takes ", weight[1].to_string()));
+  }
+  shape.back() = weight[0];
+  context.set_output(0, context.dtype(0), shape);
+}
+
+// Embedding(table [V, C], ids [...]) -> [..., C]
+void infer_embedding(InferContext& context) {
+  if (!context.shape(0) || !context.shape(1)) {
+    context.set_output(0, context.dtype(0), std::nullopt);
+    return;
+  }
+  if (context.shape(0)->size() != 2) context.fail("the table must have rank 2");
+  SymShape shape = *context.shape(1);
+  shape.push_back(context.shape(0)->back());
+  context.set_output(0, context.dtype(0), shape);
+}
+
+// CachedAttention(q [tokens, heads*head_size], k, v, sinks?, slopes?) -> [tokens, heads*value_head_size]
+void infer_cached_attention(InferContext& context) {
+  const Node& node = context.node();
+  const int64_t heads = node.int_attribute("heads", 0);
+  const int64_t kv_heads = node.int_attribute("kv_heads", heads);
+  const int64_t head_size = node.int_attribute("head_size", 0);
+  const int64_t value_head_size = node.int_attribute("value_head_size", head_size);
+  if (heads <= 0 || head_size <= 0 || value_head_size <= 0 || kv_heads <= 0 || heads % kv_heads != 0) {
+    context.fail("heads, kv_heads and head_size must be positive, and heads a multiple of kv_heads");
+  }
+  std::optional<SymShape> shape;
+  if (context.shape(0)) shape = SymShape{context.shape(0)->front(), Dim(heads * value_head_size)};
+  context.set_output(0, context.dtype(0), shape);
+}
+
+// SelectRows(x [tokens, C]) -> [selected, C]
+void infer_select_rows(InferContext& context) {
+  std::optional<SymShape> shape = context.shape(0);
+  if (shape && !shape->empty()) shape->front() = Dim::symbol("selected");
+  context.set_output(0, context.dtype(0), shape);
+}
+
+}  // namespace
+
+void register_quern_schemas(SchemaTable& table) {
+  const std::string domain(kQuernDomain);
+  table.add({.domain = domain,
+             .op = "Linear",
+             .min_inputs = 2,
+             .max_inputs = 3,
+             .infer = infer_linear,
+             .quantizable = {{.input = 1, .channel_axis = 0, .reduction_axis = 1}}});
+  table.add({.domain = domain,
+             .op = "Embedding",
+             .min_inputs = 2,
+             .max_inputs = 2,
+             .infer = infer_embedding,
+             .quantizable = {{.input = 0, .channel_axis = 0, .reduction_axis = 1}}});
+  table.add({.domain = domain,
+             .op = "Rotary",
+             .min_inputs = 3,
+             .max_inputs = 4,
+             .required_attributes = {"head_size"},
+             .infer = infer_same_as_input});
+  table.add({.domain = domain,
+             .op = "CachedAttention",
+             .min_inputs = 3,
+             .max_inputs = 5,
+             .required_attributes = {"layer", "heads", "head_size"},
+             .infer = infer_cached_attention});
+  table.add(
+      {.domain = domain, .op = "SelectRows", .min_inputs = 1, .max_inputs = 1, .infer = infer_select_rows});
+}
+
+}  // namespace quern

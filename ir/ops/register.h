@@ -1,0 +1,14 @@
+// One registration function per family of operators; called once, from register_all_schemas.
+#pragma once
+
+#include "ir/schema.h"
+
+namespace quern {
+
+void register_all_schemas(SchemaTable& table);
+
+void register_elementwise_schemas(SchemaTable& table);
+void register_movement_schemas(SchemaTable& table);
+void register_quern_schemas(SchemaTable& table);
+
+}  // namespace quern
