@@ -23,3 +23,23 @@ function(quern_objects name)
   add_library(${name} OBJECT ${sources})
   target_link_libraries(${name} PUBLIC quern_flags ${ARG_LINK})
 endfunction()
+
+# quern_library(target OUTPUT name ROOMS object-library... [LINK lib...]): one shared library of the given rooms, with
+# what they link; rooms that do not exist are left out.
+function(quern_library target)
+  cmake_parse_arguments(ARG "" "OUTPUT" "ROOMS;LINK" ${ARGN})
+  set(rooms)
+  foreach(room ${ARG_ROOMS})
+    if(TARGET ${room})
+      list(APPEND rooms ${room})
+    endif()
+  endforeach()
+  if(NOT rooms)
+    add_library(${target} INTERFACE)
+    return()
+  endif()
+  add_library(${target} SHARED)
+  target_link_libraries(${target} PRIVATE ${rooms} PUBLIC quern_flags ${ARG_LINK})
+  set_target_properties(${target} PROPERTIES OUTPUT_NAME ${ARG_OUTPUT} VERSION ${PROJECT_VERSION}
+                                             SOVERSION ${PROJECT_VERSION_MAJOR})
+endfunction()
