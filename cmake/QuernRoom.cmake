@@ -1,6 +1,14 @@
 # Flags and helpers shared by every room (top-level folder) of the project.
 
 add_library(quern_flags INTERFACE)
+
+# What users of the libraries need too: the headers.
+add_library(quern_headers INTERFACE)
+target_include_directories(quern_headers INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
+                                                   $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}>)
+target_compile_features(quern_headers INTERFACE cxx_std_20)
+target_link_libraries(quern_flags INTERFACE quern_headers)
+
 target_compile_options(quern_flags INTERFACE -Wall -Wextra -Wno-missing-field-initializers)
 # g++ 12 sees an overlap in `"text" + std::string` that is not there (GCC bug 105651).
 target_compile_options(quern_flags INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
@@ -9,7 +17,6 @@ if(QUERN_WERROR)
 endif()
 # No contraction of a*b+c behind our back: results must not depend on where the compiler saw a chance.
 target_compile_options(quern_flags INTERFACE -ffp-contract=off)
-target_include_directories(quern_flags INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR})
 if(QUERN_SANITIZE)
   target_compile_options(quern_flags INTERFACE -fsanitize=address,undefined -fno-omit-frame-pointer
                                                -fno-sanitize-recover=undefined)
@@ -39,7 +46,7 @@ function(quern_library target)
     return()
   endif()
   add_library(${target} SHARED)
-  target_link_libraries(${target} PRIVATE ${rooms} PUBLIC quern_flags ${ARG_LINK})
+  target_link_libraries(${target} PRIVATE quern_flags ${rooms} PUBLIC quern_headers ${ARG_LINK})
   set_target_properties(${target} PROPERTIES OUTPUT_NAME ${ARG_OUTPUT} VERSION ${PROJECT_VERSION}
                                              SOVERSION ${PROJECT_VERSION_MAJOR})
 endfunction()

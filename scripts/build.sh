@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# Configures and builds one CMake preset: scripts/build.sh [release|debug|asan] [cmake option...]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+preset=${1:-release}
+shift || true
+scripts/install-packages.sh
+cmake --preset "$preset" "$@" >/dev/null
+cmake --build --preset "$preset" -j "$(nproc)"
