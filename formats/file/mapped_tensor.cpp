@@ -1,0 +1,35 @@
+#include "formats/file/mapped_tensor.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "ir/error.h"
+
+namespace quern {
+
+Tensor tensor_from_file_bytes(DType dtype, Shape shape, std::shared_ptr<const void> owner,
+                              std::span<const std::byte> bytes) {
+  const int64_t wanted = byte_size(dtype, element_count(shape));
+  if (static_cast<uint64_t>(wanted) != bytes.size()) {
+    throw_error(ErrorCode::InvalidModel, "shape ", to_string(shape), " of ", to_string(dtype), " takes ",
+                wanted, " bytes, but ", bytes.size(), " are given");
+  }
+  if (dtype == DType::Bool) check_bools(bytes);
+  const auto width = static_cast<uintptr_t>(std::max(1, bit_width(dtype) / 8));
+  if (!bytes.empty() && reinterpret_cast<uintptr_t>(bytes.data()) % width == 0) {
+    return Tensor::view(dtype, std::move(shape), std::move(owner), bytes.data(), wanted);
+  }
+  Tensor copy = Tensor::zeros(dtype, std::move(shape));
+  if (!bytes.empty()) std::memcpy(copy.mutable_bytes(), bytes.data(), bytes.size());
+  return copy;
+}
+
+void check_bools(std::span<const std::byte> bytes) {
+  const auto bad = std::find_if(bytes.begin(), bytes.end(), [](std::byte b) { return b > std::byte{1}; });
+  if (bad != bytes.end()) {
+    throw_error(ErrorCode::Corrupt, "bool element ", bad - bytes.begin(), " is ", static_cast<int>(*bad),
+                "; only 0 and 1 are allowed");
+  }
+}
+
+}  // namespace quern
