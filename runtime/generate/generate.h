@@ -1,0 +1,85 @@
+// Text generation: prompts in, tokens out, for one prompt or many side by side.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/decoder/session.h"
+#include "runtime/generate/sampler.h"
+
+namespace quern::runtime {
+
+// Text of generated ids, piece by piece: tokenizer::StreamDecoder is one.
+class TextDecoder {
+ public:
+  virtual ~TextDecoder() = default;
+  virtual std::string push(int64_t id) = 0;  // the text that `id` completes, often empty within a character
+  virtual std::string finish() = 0;          // what is left at the end
+};
+
+enum class FinishReason : uint8_t { Length, EndOfSequence, StopString, Context, Cancelled };
+// "length", "end_of_sequence", "stop_string", "context", "cancelled"
+std::string_view to_string(FinishReason reason);
+
+struct GenerateOptions {
+  int64_t max_new_tokens = 128;
+  std::vector<int64_t> end_ids;   // tokens that end a text; they are in no output
+  std::vector<std::string> stop;  // strings that end a text; they are in no output. Need `decoder`.
+  SamplingOptions sampling;       // prompt i draws from stream i of the seed
+  // Makes the text decoder of one prompt; without it there is no text, ids alone.
+  std::function<std::unique_ptr<TextDecoder>()> decoder = {};
+  // Set by any thread: generation ends after the token in work.
+  const std::atomic<bool>* cancel = nullptr;
+  int64_t prefill_chunk = 0;  // prompt tokens per call; 0: the session's max_rows
+};
+
+// A piece of output, on the calling thread, as soon as it can't be taken back: text that might be the start
+// of a stop string is held until it is decided.
+struct GenerateEvent {
+  size_t prompt = 0;             // index of the prompt
+  std::span<const int64_t> ids;  // new ids since the last event of this prompt
+  std::string_view text;
+  bool finished = false;
+};
+
+struct GenerateResult {
+  std::vector<int64_t>
+      ids;           // generated, without the end token; with a stop string, those before the text ends
+  std::string text;  // up to the stop string
+  FinishReason finish = FinishReason::Length;
+  std::string stop;  // the stop string that was met
+};
+
+struct GenerateTiming {
+  int64_t prompt_tokens = 0;     // of all prompts
+  int64_t generated_tokens = 0;  // of all prompts
+  double prefill_seconds = 0;
+  double decode_seconds = 0;  // from the first generated token on
+  double first_token_seconds = 0;
+  // Per second; 0 where there was nothing to time. The first token of each prompt belongs to prefill.
+  double prefill_rate() const;
+  double decode_rate() const;
+  int64_t decode_tokens = 0;
+};
+
+using GenerateCallback = std::function<void(const GenerateEvent&)>;
+
+struct GenerateOutput {
+  std::vector<GenerateResult> results;  // one per prompt
+  GenerateTiming timing;
+};
+
+// Decodes all prompts side by side; each gives the same ids as it would alone. Stops a text at
+// `max_new_tokens`, an end token, a stop string, or a full context. Throws Error{BadData} for an empty
+// prompt, a prompt longer than the context (naming both lengths) or ids outside the vocabulary;
+// Error{InvalidArgument} for options out of range.
+GenerateOutput generate(Session& session, std::span<const std::vector<int64_t>> prompts,
+                        const GenerateOptions& options, const GenerateCallback& callback = {});
+
+}  // namespace quern::runtime

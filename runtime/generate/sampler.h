@@ -1,0 +1,64 @@
+// From logits to the next token.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "runtime/generate/random.h"
+
+namespace quern::runtime {
+
+// Applied in the order of Hugging Face's generate(): repetition penalty, temperature, top-k, top-p, min-p.
+struct SamplingOptions {
+  bool sample = false;       // false: greedy, the most likely token, the lowest id where several are
+  float temperature = 1.0f;  // > 0
+  int64_t top_k = 0;         // keep the k most likely tokens; 0: all
+  float top_p = 1.0f;        // keep the fewest most likely tokens whose probabilities reach this; 1: all
+  float min_p = 0.0f;        // keep tokens of at least this share of the most likely one's probability
+  float repetition_penalty =
+      1.0f;  // > 0; divides positive and multiplies negative logits of tokens seen before
+  uint64_t seed = 0;
+
+  // Throws Error{InvalidArgument} naming the field that is out of range.
+  void check() const;
+};
+
+struct TokenProbability {
+  int64_t id = 0;
+  double probability = 0;
+};
+
+// Holds no state between calls but scratch space: equal arguments give equal results on every platform whose
+// logits are equal. One object per thread.
+class Sampler {
+ public:
+  explicit Sampler(const SamplingOptions& options);
+
+  const SamplingOptions& options() const { return options_; }
+
+  // The next token. `history`: the prompt's and the generated tokens so far, for the repetition penalty.
+  // `random` advances by one draw if sampling, by none if greedy.
+  int64_t next(std::span<const float> logits, std::span<const int64_t> history, RandomStream& random);
+
+  // What next() draws from: the tokens left after all processors with their probabilities, most likely first,
+  // ties by ascending id; they sum to 1. Greedy: the one token. Valid until the next call. Speculative
+  // decoding accepts and rejects by these.
+  std::span<const TokenProbability> distribution(std::span<const float> logits,
+                                                 std::span<const int64_t> history);
+
+ private:
+  void penalize(std::span<const float> logits, std::span<const int64_t> history);
+  void keep_top_k();
+  void keep_probable();
+
+  SamplingOptions options_;
+  std::vector<float> scores_;
+  std::vector<int64_t> seen_;
+  std::vector<TokenProbability> candidates_;
+};
+
+// The index of the greatest element, the lowest of several; NaN counts as less than everything.
+int64_t argmax(std::span<const float> logits);
+
+}  // namespace quern::runtime
