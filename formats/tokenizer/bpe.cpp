@@ -1,0 +1,219 @@
+#include "formats/tokenizer/bpe.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdio>
+
+#include "formats/tokenizer/byte_level.h"
+#include "formats/tokenizer/piece_cache.h"
+#include "formats/tokenizer/utf8.h"
+#include "ir/error.h"
+
+namespace quern::tokenizer {
+namespace {
+
+struct Symbol {
+  uint32_t id;
+  int32_t previous;
+  int32_t next;
+  bool merged_away;
+};
+
+// A merge that was possible when it was queued.
+struct Candidate {
+  uint64_t order;  // rank, then position: the lowest goes first
+  uint32_t id;
+};
+
+bool later(const Candidate& a, const Candidate& b) {
+  return a.order > b.order;
+}
+
+}  // namespace
+
+MergeTable::MergeTable(size_t merges) {
+  const size_t size = std::bit_ceil(std::max<size_t>(16, 2 * merges));
+  slots_.resize(size);
+  mask_ = size - 1;
+  shift_ = 64 - std::countr_zero(size);
+}
+
+void MergeTable::add(uint32_t left, uint32_t right, Merge merge) {
+  const uint64_t pair = uint64_t{left} << 32 | right;
+  size_t at = slot(pair);
+  while (slots_[at].pair != pair && slots_[at].pair != kEmpty) at = (at + 1) & mask_;
+  slots_[at] = {pair, merge};
+}
+
+struct Bpe::Scratch : ModelScratch {
+  PieceCache cache;
+  std::vector<Symbol> symbols;
+  std::vector<Candidate> queue;
+  std::string spelt;  // a piece in the byte-level alphabet
+  std::string decorated;
+
+  void add(uint32_t id) {
+    const auto at = static_cast<int32_t>(symbols.size());
+    symbols.push_back({id, at - 1, at + 1, false});
+  }
+};
+
+Bpe::Bpe(Vocabulary vocabulary, const std::vector<std::pair<std::string, std::string>>& merges,
+         BpeOptions options)
+    : vocabulary_(std::move(vocabulary)), options_(std::move(options)), merges_(merges.size()) {
+  const size_t prefix = options_.continuing_subword_prefix.size();
+  const auto id_in_merge = [&](size_t rank, const std::string& token) {
+    const uint32_t id = vocabulary_.find(token);
+    if (id == kNoId) {
+      throw_error(ErrorCode::InvalidModel, "tokenizer: merge ", rank, " ('", merges[rank].first, "' + '",
+                  merges[rank].second, "') needs the token '", token, "', which the vocabulary lacks");
+    }
+    return id;
+  };
+  for (size_t rank = 0; rank < merges.size(); ++rank) {
+    const auto& [left, right] = merges[rank];
+    const uint32_t left_id = id_in_merge(rank, left);
+    const uint32_t right_id = id_in_merge(rank, right);
+    const uint32_t merged = id_in_merge(rank, left + right.substr(std::min(prefix, right.size())));
+    merges_.add(left_id, right_id, {static_cast<uint32_t>(rank), merged});
+  }
+  if (options_.unk_token) unk_id_ = vocabulary_.find(*options_.unk_token);
+  for (unsigned byte = 0; byte < 256; ++byte) {
+    char token[8];
+    std::snprintf(token, sizeof token, "<0x%02X>", byte);
+    byte_ids_[byte] = vocabulary_.find(token);
+  }
+  for (uint32_t c = 0; c < low_char_ids_.size(); ++c) {
+    std::string character;
+    append_utf8(character, c);
+    low_char_ids_[c] = vocabulary_.find(character);
+  }
+}
+
+std::unique_ptr<ModelScratch> Bpe::make_scratch() const {
+  return std::make_unique<Scratch>();
+}
+
+void Bpe::encode(std::string_view piece, ModelScratch& scratch, std::vector<int64_t>& ids) const {
+  auto& own = static_cast<Scratch&>(scratch);
+  if (own.cache.find(piece, ids)) return;
+  const size_t before = ids.size();
+  encode_afresh(piece, own, ids);
+  own.cache.keep(piece, ids.data() + before, ids.size() - before);
+}
+
+void Bpe::encode_bytes(std::string_view piece, ModelScratch& scratch, std::vector<int64_t>& ids) const {
+  auto& own = static_cast<Scratch&>(scratch);
+  if (own.cache.find(piece, ids)) return;
+  const size_t before = ids.size();
+  own.spelt.clear();
+  append_byte_level(piece, own.spelt);
+  encode_afresh(own.spelt, own, ids);
+  own.cache.keep(piece, ids.data() + before, ids.size() - before);
+}
+
+void Bpe::encode_afresh(std::string_view piece, Scratch& scratch, std::vector<int64_t>& ids) const {
+  if (options_.ignore_merges) {
+    const uint32_t id = vocabulary_.find(piece);
+    if (id != kNoId) {
+      ids.push_back(id);
+      return;
+    }
+  }
+  start_symbols(piece, scratch);
+  merge_symbols(scratch);
+  if (scratch.symbols.empty()) return;
+  const auto end = static_cast<int32_t>(scratch.symbols.size());
+  for (int32_t at = 0; at < end; at = scratch.symbols[static_cast<size_t>(at)].next) {
+    ids.push_back(scratch.symbols[static_cast<size_t>(at)].id);
+  }
+}
+
+uint32_t Bpe::id_of_character(std::string_view character) const {
+  if (character.size() <= 2) {
+    const char32_t c = code_point_at(character.data());
+    if (c < low_char_ids_.size()) return low_char_ids_[c];
+  }
+  return vocabulary_.find(character);
+}
+
+bool Bpe::add_byte_tokens(std::string_view character, Scratch& scratch) const {
+  for (const char byte : character) {
+    if (byte_ids_[static_cast<unsigned char>(byte)] == kNoId) return false;
+  }
+  for (const char byte : character) scratch.add(byte_ids_[static_cast<unsigned char>(byte)]);
+  return true;
+}
+
+void Bpe::start_symbols(std::string_view piece, Scratch& scratch) const {
+  scratch.symbols.clear();
+  const bool decorates = !options_.continuing_subword_prefix.empty() || !options_.end_of_word_suffix.empty();
+  bool unknown_pending = false;
+  for (size_t at = 0; at < piece.size();) {
+    const size_t length = utf8_length(piece[at]);
+    std::string_view character = piece.substr(at, length);
+    if (decorates) {
+      scratch.decorated.clear();
+      if (at > 0) scratch.decorated += options_.continuing_subword_prefix;
+      scratch.decorated += character;
+      if (at + length == piece.size()) scratch.decorated += options_.end_of_word_suffix;
+      character = scratch.decorated;
+    }
+    at += length;
+    const uint32_t id = decorates ? vocabulary_.find(character) : id_of_character(character);
+    if (id != kNoId) {
+      if (unknown_pending) scratch.add(unk_id_);
+      unknown_pending = false;
+      scratch.add(id);
+      continue;
+    }
+    // As in `tokenizers`, an unknown token that is pending stays so until after the byte tokens.
+    if (options_.byte_fallback && add_byte_tokens(character, scratch)) continue;
+    if (!options_.unk_token) continue;
+    if (unk_id_ == kNoId) {
+      throw_error(ErrorCode::BadData, "tokenizer: the character '", character, "' needs the unknown token '",
+                  *options_.unk_token, "', which the vocabulary lacks");
+    }
+    if (unknown_pending && !options_.fuse_unk) scratch.add(unk_id_);
+    unknown_pending = true;
+  }
+  if (unknown_pending) scratch.add(unk_id_);
+}
+
+// Merges the pair of lowest rank, leftmost first, until none is left. A queued merge may be out of date; like
+// `tokenizers`, it is carried out if the pair that now stands there merges into the same token.
+void Bpe::merge_symbols(Scratch& scratch) const {
+  auto& symbols = scratch.symbols;
+  auto& queue = scratch.queue;
+  queue.clear();
+  const auto enqueue = [&](size_t left, size_t right) {
+    const MergeTable::Merge* merge = merges_.find(symbols[left].id, symbols[right].id);
+    if (merge == nullptr) return false;
+    queue.push_back({uint64_t{merge->rank} << 32 | left, merge->id});
+    return true;
+  };
+  for (size_t at = 0; at + 1 < symbols.size(); ++at) enqueue(at, at + 1);
+  std::make_heap(queue.begin(), queue.end(), later);
+  while (!queue.empty()) {
+    std::pop_heap(queue.begin(), queue.end(), later);
+    const Candidate top = queue.back();
+    queue.pop_back();
+    const auto at = static_cast<size_t>(top.order & 0xFFFFFFFF);
+    Symbol& left = symbols[at];
+    if (left.merged_away || static_cast<size_t>(left.next) == symbols.size()) continue;
+    Symbol& right = symbols[static_cast<size_t>(left.next)];
+    const MergeTable::Merge* merge = merges_.find(left.id, right.id);
+    if (merge == nullptr || merge->id != top.id) continue;
+    left.id = top.id;
+    left.next = right.next;
+    right.merged_away = true;
+    const auto next = static_cast<size_t>(left.next);
+    if (next < symbols.size()) symbols[next].previous = static_cast<int32_t>(at);
+    if (left.previous >= 0 && enqueue(static_cast<size_t>(left.previous), at)) {
+      std::push_heap(queue.begin(), queue.end(), later);
+    }
+    if (next < symbols.size() && enqueue(at, next)) std::push_heap(queue.begin(), queue.end(), later);
+  }
+}
+
+}  // namespace quern::tokenizer
