@@ -1,0 +1,46 @@
+// The order in which the nodes of a graph run, and when their values can go.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "runtime/interpreter.h"
+#include "runtime/kernel_table.h"
+
+namespace quern::runtime {
+
+class ExecutionPlan {
+ public:
+  struct Step {
+    const Node* node;
+    std::vector<const Kernel*> kernels;   // in order of preference
+    std::vector<const Value*> last_uses;  // values that nothing needs after this step
+  };
+
+  // What `wanted` needs beyond `bindings`, with plans for the sub-graphs of those nodes. Values of graphs
+  // other than `scope` are taken as given; null: none are.
+  ExecutionPlan(std::span<const Value* const> wanted, const Bindings& bindings, const Graph* scope);
+
+  const std::vector<Step>& steps() const { return steps_; }
+  // Graph inputs that are needed but not bound.
+  const std::vector<const Value*>& missing() const { return missing_; }
+  const ExecutionPlan& subgraph(const Graph* graph) const { return *subgraphs_.at(graph); }
+  // Nodes without a kernel, of sub-graphs too.
+  std::vector<const Node*> unsupported() const;
+
+ private:
+  void order(std::span<const Value* const> wanted, const Bindings& bindings, const Graph* scope);
+  void find_last_uses(std::span<const Value* const> wanted, const Graph* scope);
+
+  std::vector<Step> steps_;
+  std::vector<const Value*> missing_;
+  std::map<const Graph*, std::unique_ptr<ExecutionPlan>> subgraphs_;
+};
+
+// Throws Error{Unsupported} that names each operator with domain, version, nodes and what to do; nothing if
+// empty.
+void throw_unsupported(const std::vector<const Node*>& nodes);
+
+}  // namespace quern::runtime
