@@ -5,11 +5,7 @@
 // quern::cpu::QUERN_ISA (portable, avx2, ...), and exports one table of function pointers from it. Rules for
 // such a file: raw pointers and simd.h only; no standard library beyond <cstdint>, <cstddef>, <cstring>, for
 // a template instantiated under AVX-512 flags could be the copy the linker keeps for all; no static objects
-// with constructors. The file that dispatches declares the tables and chooses:
-//
-//   #define DECLARE(Name, name) namespace name { extern const RowOps& row_ops(); }
-//   QUERN_FOR_EACH_ISA(DECLARE)
-//   const RowOps& row_ops(Isa isa) { return pick<const RowOps&>... }        see linear.cpp
+// with constructors. dispatch.h declares the tables and chooses.
 #pragma once
 
 #include <string_view>
