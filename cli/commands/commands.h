@@ -1,0 +1,10 @@
+// One function per sub-command, each in the file of its name; cli/commands/commands.cpp lists them.
+#pragma once
+
+#include "cli/command.h"
+
+namespace quern::cli {
+
+Command tokenize_command();
+
+}  // namespace quern::cli

@@ -1,0 +1,102 @@
+// What holds for every command: help, unknown names, exit statuses, output streams.
+#include <gtest/gtest.h>
+
+#include "cli/command.h"
+#include "tests/cli/quern_binary.h"
+
+namespace quern::test {
+namespace {
+
+TEST(Frame, SaysItsVersion) {
+  const ProgramResult result = quern({"--version"});
+  EXPECT_EQ(result.status, 0);
+  EXPECT_TRUE(result.out.starts_with("quern 0.")) << result.out;
+}
+
+TEST(Frame, HelpListsEveryCommand) {
+  const ProgramResult result = quern({"help"});
+  EXPECT_EQ(result.status, 0);
+  EXPECT_EQ(result.err, "");
+  for (const cli::Command& command : cli::commands()) {
+    EXPECT_NE(result.out.find(std::string("\n  ") + command.name + " "), std::string::npos) << command.name;
+  }
+}
+
+TEST(Frame, EveryCommandExplainsItselfWithExamples) {
+  for (const cli::Command& command : cli::commands()) {
+    const ProgramResult help = quern({command.name, "--help"});
+    EXPECT_EQ(help.status, 0) << command.name;
+    EXPECT_EQ(help.err, "") << command.name;
+    EXPECT_NE(help.out.find("\nExamples:\n  quern " + std::string(command.name)), std::string::npos)
+        << help.out;
+    EXPECT_NE(help.out.find("--quiet"), std::string::npos) << command.name;
+    EXPECT_EQ(quern({"help", command.name}).out, help.out) << command.name;
+    EXPECT_EQ(help.out.find('\033'), std::string::npos) << "colours outside a terminal: " << command.name;
+  }
+}
+
+TEST(Frame, NoCommandIsAUsageErrorWithHelp) {
+  const ProgramResult result = quern({});
+  EXPECT_EQ(result.status, 2);
+  EXPECT_NE(result.out.find("Usage:"), std::string::npos);
+  EXPECT_EQ(result.err, "quern: no command given\n");
+}
+
+TEST(Frame, NamesNearCommands) {
+  expect_refused(quern({"tokenise"}), 2, {"unknown command 'tokenise'; did you mean 'tokenize'?"});
+  expect_refused(quern({"frobnicate"}), 2, {"`quern help` lists the commands"});
+  expect_refused(quern({"help", "frobnicate"}), 2, {"frobnicate"});
+  expect_refused(quern({"--json"}), 2, {"before a command"});
+}
+
+TEST(Frame, NamesTheCommandThatExplainsAWrongOption) {
+  expect_refused(quern({"tokenize", "--pices"}), 2, {"did you mean '--pieces'?", "quern help tokenize"});
+}
+
+TEST(Frame, AnErrorIsOneLineWhateverAFileIsCalled) {
+  expect_refused(quern({"tokenize", "no\nsuch\033[31mfile", "-p", "x"}), 5, {"no\\nsuch\\x1b[31mfile"});
+}
+
+TEST(Frame, AFullDiskUnderStandardOutputIsAnError) {
+  const ProgramResult result = quern({"help"}, {.standard_output = "/dev/full"});
+  EXPECT_EQ(result.status, 5);
+  EXPECT_NE(result.err.find("standard output"), std::string::npos) << result.err;
+}
+
+TEST(Frame, AReaderThatWentAwayEndsItQuietly) {
+  const std::string script = std::string(QUERN_BINARY) + " tokenize " + example("tokenizer.json") +
+                             " --prompt-file " + example("heldout.txt") +
+                             " --pieces 2>err | head -n 1 >out; "
+                             "echo ${PIPESTATUS[0]} >status";
+  const TempDir folder;
+  run_program({"/bin/bash", "-c", script}, {.folder = folder.path()});
+  EXPECT_EQ(read_text(folder / "status"), "141\n");
+  EXPECT_EQ(read_text(folder / "err"), "");
+}
+
+TEST(Tokenize, EncodesAndDecodes) {
+  const auto reference = nlohmann::json::parse(read_text(example("reference.json")));
+  const std::vector<int64_t> ids = reference.at("prompt_ids");
+  std::string list;
+  for (const int64_t id : ids) list += std::to_string(id) + ",";
+  const auto decoded = quern_json({"tokenize", example("tokenizer.json"), "--ids", list});
+  const auto encoded = quern_json({"tokenize", example(""), "-p", decoded.at("text")});
+  EXPECT_EQ(encoded.at("ids"), reference.at("prompt_ids"));
+  EXPECT_EQ(encoded.at("count"), ids.size());
+  EXPECT_EQ(encoded.at("text"), decoded.at("text"));
+}
+
+TEST(Tokenize, ReadsStandardInput) {
+  const auto object = quern_json({"tokenize", example("tokenizer.json")}, 0, {.standard_input = "Once upon"});
+  EXPECT_EQ(object.at("text"), "Once upon");
+}
+
+TEST(Tokenize, RefusesNonsense) {
+  expect_refused(quern({"tokenize", example("tokenizer.json"), "--ids", "1,x"}), 2, {"'x'"});
+  expect_refused(quern({"tokenize", example("tokenizer.json"), "-p", "a", "--prompt-file", "b"}), 2,
+                 {"--prompt"});
+  expect_refused(quern({"tokenize", example("heldout.txt"), "-p", "a"}), 3, {"heldout.txt"});
+}
+
+}  // namespace
+}  // namespace quern::test
