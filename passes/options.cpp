@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "ir/error.h"
-#include "passes/near_names.h"
+#include "ir/near_names.h"
 
 namespace quern::passes {
 namespace {

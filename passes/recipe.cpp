@@ -1,7 +1,7 @@
 #include "passes/recipe.h"
 
 #include "ir/error.h"
-#include "passes/near_names.h"
+#include "ir/near_names.h"
 #include "passes/registry.h"
 
 namespace quern::passes {

@@ -1,6 +1,6 @@
 #include "passes/registry.h"
 
-#include "passes/near_names.h"
+#include "ir/near_names.h"
 
 namespace quern::passes {
 

@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include "passes/near_names.h"
 #include "passes/options.h"
 #include "passes/registry.h"
 #include "tests/support/expect_error.h"
@@ -11,18 +10,6 @@ namespace quern::passes {
 namespace {
 
 using test::throws_error;
-
-TEST(NearNames, FindsMisspellings) {
-  EXPECT_EQ(edit_distance("kitten", "sitting"), 3);
-  EXPECT_EQ(edit_distance("ab", "ba"), 1);
-  EXPECT_EQ(edit_distance("", "abc"), 3);
-  const std::vector<std::string> names = {"dead-code", "constant-folding", "no-ops"};
-  EXPECT_EQ(near_names("dead-cdoe", names), std::vector<std::string>{"dead-code"});
-  EXPECT_EQ(near_names("folding", names), std::vector<std::string>{"constant-folding"});
-  EXPECT_TRUE(near_names("quantize", names).empty());
-  EXPECT_EQ(did_you_mean("dead-cod", names), "; did you mean 'dead-code'?");
-  EXPECT_EQ(did_you_mean("aa", {"aab", "aac"}), "; did you mean 'aab' or 'aac'?");
-}
 
 struct Fields {
   bool flag = true;
