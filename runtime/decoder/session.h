@@ -52,7 +52,7 @@ struct TapView {
   std::span<const int32_t> row_token;
 };
 
-struct RunOptions {
+struct DecodeRunOptions {
   int entry = 0;  // which of ProgramOptions::entries
   // Called for every tap of the program as soon as its value is computed, on the calling thread.
   std::function<void(const TapView&)> observer = {};
@@ -92,7 +92,7 @@ class Session {
   // step without tokens does nothing. Throws Error{BadData} where a sequence would outgrow the context,
   // naming both lengths, or for a token id outside the vocabulary; Error{OutOfMemory} where the cache would
   // outgrow its memory; Error{InvalidArgument} for nonsense. All sequences are then as they were.
-  void run(std::span<const SequenceStep> steps, const RunOptions& options = {});
+  void run(std::span<const SequenceStep> steps, const DecodeRunOptions& options = {});
   // The logits of one sequence's tokens, for the common case.
   std::span<const float> run(Sequence& sequence, std::span<const int64_t> tokens);
 

@@ -1,0 +1,394 @@
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "runtime/cpu/attention.h"
+#include "runtime/cpu/simd_math.h"
+#include "runtime/cpu/simd_operators.h"
+
+namespace quern::cpu::QUERN_ISA {
+namespace {
+
+constexpr float kMinusInfinity = -__builtin_inff();
+
+// The fold of some positions, per row of a tile.
+struct State {
+  float* maximum;  // [rows]
+  float* sums;     // [rows, 16]
+  float* values;   // [rows, padded_value_size]
+
+  State(const AttentionShape&, float* p)
+      : maximum(p), sums(p + kAttentionRows * 16), values(sums + kAttentionRows * 16) {}
+};
+
+QUERN_INLINE F32 load_cached(const float* p) {
+  return load(p);
+}
+QUERN_INLINE F32 load_cached(const uint16_t* p) {
+  return load_f16(p);
+}
+
+// c[r][16 f + i] = (factors ? c[r][16 f + i] * factors[r] : 0) + sum over k of a[r][k] * b[f][k][i], k
+// ascending.
+template <int R, int F, class E>
+inline void product(const float* a, int64_t a_stride, const E* b, int64_t b_stride, int64_t n, float* c,
+                    int64_t c_stride, const float* factors) {
+  F32 sums[R][F];
+  for (int r = 0; r < R; ++r) {
+    for (int f = 0; f < F; ++f) {
+      sums[r][f] = factors != nullptr ? load(c + r * c_stride + f * 16) * set1(factors[r]) : zero_f();
+    }
+  }
+  for (int64_t k = 0; k < n; ++k) {
+    for (int f = 0; f < F; ++f) {
+      const F32 lanes = load_cached(b + f * b_stride + k * 16);
+      for (int r = 0; r < R; ++r) sums[r][f] = fmadd(set1(a[r * a_stride + k]), lanes, sums[r][f]);
+    }
+  }
+  for (int r = 0; r < R; ++r) {
+    for (int f = 0; f < F; ++f) store(c + r * c_stride + f * 16, sums[r][f]);
+  }
+}
+
+// As many columns of 16 at once as the registers hold sums for, and enough to hide the latency of an FMA.
+template <int R>
+constexpr int columns_at_once() {
+#if QUERN_ISA_LEVEL >= 3
+  return R <= 2 ? 8 : 4;
+#elif QUERN_ISA_LEVEL >= 1
+  return R == 1 ? 4 : R <= 3 ? 2 : 1;
+#else
+  return R == 1 ? 2 : 1;
+#endif
+}
+
+template <int R, int F, class E>
+inline void columns(const float* a, int64_t a_stride, const E* b, int64_t b_stride, int64_t count, int64_t n,
+                    float* c, int64_t c_stride, const float* factors) {
+  int64_t f = 0;
+  for (; f + F <= count; f += F) {
+    product<R, F>(a, a_stride, b + f * b_stride, b_stride, n, c + f * 16, c_stride, factors);
+  }
+  if constexpr (F > 1) {
+    if (f < count) {
+      columns<R, F / 2>(a, a_stride, b + f * b_stride, b_stride, count - f, n, c + f * 16, c_stride, factors);
+    }
+  }
+}
+
+// The product above for any number of rows and `count` columns of 16. A sum's order is that of k, whatever
+// the blocking.
+template <class E>
+void multiply(int64_t rows, const float* a, int64_t a_stride, const E* b, int64_t b_stride, int64_t count,
+              int64_t n, float* c, int64_t c_stride, const float* factors) {
+  const auto run = [&]<int R>() {
+    columns<R, columns_at_once<R>()>(a, a_stride, b, b_stride, count, n, c, c_stride, factors);
+    a += R * a_stride;
+    c += R * c_stride;
+    if (factors != nullptr) factors += R;
+    rows -= R;
+  };
+  while (rows >= 6) run.template operator()<6>();
+  switch (rows) {
+    case 5:
+      return run.template operator()<5>();
+    case 4:
+      return run.template operator()<4>();
+    case 3:
+      return run.template operator()<3>();
+    case 2:
+      return run.template operator()<2>();
+    case 1:
+      return run.template operator()<1>();
+    default:
+      return;
+  }
+}
+
+float exp1(float x) {
+  alignas(64) float lanes[16];
+  store(lanes, exp(set1(x)));
+  return lanes[0];
+}
+
+// One block's scores of one row become weights; `begin` .. `end` - 1 are the positions in the block that it
+// sees.
+struct RowScores {
+  const AttentionShape& shape;
+  int64_t head;
+  int64_t position;     // of the query
+  int64_t block_start;  // position of the block's slot 0
+  int64_t begin;
+  int64_t end;
+
+  F32 finished(F32 s, int64_t slot) const {
+    if (shape.softcap > 0) s = set1(shape.softcap) * tanh(s / set1(shape.softcap));
+    if (shape.slopes != nullptr) {
+      const F32 distance = lane_numbers() + set1(static_cast<float>(block_start + slot - position));
+      s = fmadd(set1(shape.slopes[head]), distance, s);
+    }
+    return drop_first(keep_first(s, end - slot, set1(kMinusInfinity)), begin - slot, set1(kMinusInfinity));
+  }
+
+  // Returns the factor by which what was folded before shrinks.
+  float fold(float* scores, float* maximum, float* sums) const {
+    const int64_t used = (end + 15) / 16 * 16;
+    F32 top = set1(kMinusInfinity);
+    for (int64_t slot = 0; slot < used; slot += 16) {
+      const F32 s = finished(load(scores + slot), slot);
+      store(scores + slot, s);
+      top = max(top, s);
+    }
+    const float block_top = reduce_max(top);
+    const float new_top = *maximum > block_top ? *maximum : block_top;
+    const float factor = exp1(*maximum - new_top);
+    *maximum = new_top;
+    F32 sum = load(sums) * set1(factor);
+    for (int64_t slot = 0; slot < used; slot += 16) {
+      const F32 weight = exp(load(scores + slot) - set1(new_top));
+      store(scores + slot, weight);
+      sum = sum + weight;
+    }
+    store(sums, sum);
+    return factor;
+  }
+};
+
+template <class E>
+class TileFold {
+ public:
+  TileFold(const AttentionShape& shape, const AttentionTile& tile, float* scratch)
+      : shape_(shape),
+        tile_(tile),
+        rows_(tile.tokens * tile.heads),
+        q_(scratch),
+        scores_(q_ + kAttentionRows * (shape.head_size + 16)),
+        factors_(scores_ + kAttentionRows * kCacheBlock) {
+    const F32 scale = set1(shape.scale);
+    for (int64_t r = 0; r < rows_; ++r) {
+      const float* from = tile.q + r / tile.heads * tile.q_stride + r % tile.heads * shape.head_size;
+      float* to = q_ + r * shape.head_size;
+      for (int64_t i = 0; i < shape.head_size; i += 16) {
+        const int64_t lanes = shape.head_size - i < 16 ? shape.head_size - i : 16;
+        store_lanes(to + i, load_lanes(from + i, lanes) * scale, lanes);
+      }
+    }
+  }
+
+  static float* rest(const AttentionShape& shape, float* scratch) {
+    return scratch + kAttentionRows * (shape.head_size + 16 + kCacheBlock + 32);
+  }
+
+  void span(int64_t index, State& state) {
+    for (int64_t r = 0; r < rows_; ++r) state.maximum[r] = kMinusInfinity;
+    std::memset(state.sums, 0, static_cast<size_t>(rows_ * 16) * sizeof(float));
+    std::memset(state.values, 0, static_cast<size_t>(rows_ * shape_.padded_value_size()) * sizeof(float));
+    const int64_t last = tile_.first_position + tile_.tokens - 1;
+    const int64_t oldest = shape_.window > 0 ? tile_.first_position - shape_.window + 1 : 0;
+    const int64_t from = index * kAttentionSpan > oldest ? index * kAttentionSpan : oldest;
+    const int64_t to = (index + 1) * kAttentionSpan - 1 < last ? (index + 1) * kAttentionSpan - 1 : last;
+    for (int64_t b = from / kCacheBlock; b <= to / kCacheBlock; ++b) block(b, state);
+  }
+
+ private:
+  int64_t position(int64_t token) const { return tile_.first_position + token; }
+  int64_t begin_of(int64_t token, int64_t start) const {
+    const int64_t oldest = shape_.window > 0 ? position(token) - shape_.window + 1 : 0;
+    return oldest > start ? oldest - start : 0;
+  }
+  int64_t end_of(int64_t token, int64_t start) const {
+    const int64_t end = position(token) - start + 1;
+    return end < kCacheBlock ? end : kCacheBlock;
+  }
+
+  void block(int64_t b, State& state) {
+    const int64_t start = b * kCacheBlock;
+    const int64_t kv_head = tile_.first_head / shape_.group();
+    const E* keys = reinterpret_cast<const E*>(tile_.blocks[b] + kv_head * shape_.head_bytes());
+    const E* values = keys + shape_.key_elements();
+    const int64_t seen = end_of(tile_.tokens - 1, start);
+    multiply(rows_, q_, shape_.head_size, keys, shape_.head_size * 16, (seen + 15) / 16, shape_.head_size,
+             scores_, kCacheBlock, nullptr);
+    bool all_see_all = true;
+    for (int64_t t = 0; t < tile_.tokens; ++t) {
+      const int64_t begin = begin_of(t, start), end = end_of(t, start);
+      all_see_all = all_see_all && begin == 0 && end == kCacheBlock;
+      if (begin >= end) continue;
+      for (int64_t h = 0; h < tile_.heads; ++h) {
+        const int64_t r = t * tile_.heads + h;
+        const RowScores row = {shape_, tile_.first_head + h, position(t), start, begin, end};
+        factors_[r] = row.fold(scores_ + r * kCacheBlock, state.maximum + r, state.sums + r * 16);
+      }
+    }
+    const int64_t width = shape_.padded_value_size();
+    if (all_see_all) {
+      multiply(rows_, scores_, kCacheBlock, values, kCacheBlock * 16, width / 16, kCacheBlock, state.values,
+               width, factors_);
+      return;
+    }
+    // Values that a token does not see are not even multiplied by 0: they may be infinite.
+    for (int64_t t = 0; t < tile_.tokens; ++t) {
+      const int64_t begin = begin_of(t, start), end = end_of(t, start), r = t * tile_.heads;
+      if (begin >= end) continue;
+      multiply(tile_.heads, scores_ + r * kCacheBlock + begin, kCacheBlock, values + begin * 16,
+               kCacheBlock * 16, width / 16, end - begin, state.values + r * width, width, factors_ + r);
+    }
+  }
+
+  const AttentionShape& shape_;
+  const AttentionTile& tile_;
+  const int64_t rows_;
+  float* q_;        // [rows, head_size], scaled
+  float* scores_;   // [rows, 64]
+  float* factors_;  // [rows]
+};
+
+// Folds the positions of `part`, all later than those of `total`, into it.
+void merge(int64_t rows, int64_t width, State& total, const State& part) {
+  for (int64_t r = 0; r < rows; ++r) {
+    if (part.maximum[r] == kMinusInfinity) continue;
+    float* sums = total.sums + r * 16;
+    float* values = total.values + r * width;
+    const float* part_sums = part.sums + r * 16;
+    const float* part_values = part.values + r * width;
+    const float top = total.maximum[r] > part.maximum[r] ? total.maximum[r] : part.maximum[r];
+    const F32 ours = set1(exp1(total.maximum[r] - top)), theirs = set1(exp1(part.maximum[r] - top));
+    total.maximum[r] = top;
+    store(sums, fmadd(load(part_sums), theirs, load(sums) * ours));
+    for (int64_t i = 0; i < width; i += 16) {
+      store(values + i, fmadd(load(part_values + i), theirs, load(values + i) * ours));
+    }
+  }
+}
+
+void write_out(const AttentionShape& shape, const AttentionTile& tile, const State& state) {
+  for (int64_t r = 0; r < tile.tokens * tile.heads; ++r) {
+    const int64_t h = r % tile.heads;
+    const float sum = reduce_add(load(state.sums + r * 16));
+    float factor = 1.0f / sum;
+    if (shape.sinks != nullptr) {
+      const float sink = shape.sinks[tile.first_head + h];
+      const float top = state.maximum[r] > sink ? state.maximum[r] : sink;
+      const float shrink = exp1(state.maximum[r] - top);
+      factor = shrink / (sum * shrink + exp1(sink - top));
+    }
+    const float* values = state.values + r * shape.padded_value_size();
+    float* out = tile.out + r / tile.heads * tile.out_stride + h * shape.value_size;
+    for (int64_t i = 0; i < shape.value_size; i += 16) {
+      const int64_t lanes = shape.value_size - i < 16 ? shape.value_size - i : 16;
+      store_lanes(out + i, load(values + i) * set1(factor), lanes);
+    }
+  }
+}
+
+template <class E>
+void attend_as(const AttentionShape& shape, const AttentionTile& tile, float* scratch) {
+  TileFold<E> fold(shape, tile, scratch);
+  float* rest = TileFold<E>::rest(shape, scratch);
+  State total(shape, rest);
+  State part(shape, rest + AttentionScratch::state_floats(shape));
+  const SpanRange spans = spans_of(shape, tile);
+  fold.span(spans.first, total);
+  for (int64_t s = spans.first + 1; s <= spans.last; ++s) {
+    fold.span(s, part);
+    merge(tile.tokens * tile.heads, shape.padded_value_size(), total, part);
+  }
+  write_out(shape, tile, total);
+}
+
+void attend(const AttentionShape& shape, const AttentionTile& tile, float* scratch) {
+  if (shape.cache_dtype == DType::F16) return attend_as<uint16_t>(shape, tile, scratch);
+  attend_as<float>(shape, tile, scratch);
+}
+
+void attend_span(const AttentionShape& shape, const AttentionTile& tile, int64_t span, float* out,
+                 float* scratch) {
+  State state(shape, out);
+  if (shape.cache_dtype == DType::F16) return TileFold<uint16_t>(shape, tile, scratch).span(span, state);
+  TileFold<float>(shape, tile, scratch).span(span, state);
+}
+
+void finish(const AttentionShape& shape, const AttentionTile& tile, float* states, int64_t state_stride,
+            int64_t spans) {
+  State total(shape, states);
+  for (int64_t s = 1; s < spans; ++s) {
+    merge(tile.tokens * tile.heads, shape.padded_value_size(), total,
+          State(shape, states + s * state_stride));
+  }
+  write_out(shape, tile, total);
+}
+
+float to_element(float x, const float*) {
+  return x;
+}
+// Finite values stay finite.
+uint16_t to_element(float x, const uint16_t*) {
+  const F32 limit = set1(65504.0f);
+  uint16_t lanes[16];
+  store_f16(lanes, max(-limit, min(limit, set1(x))));
+  return lanes[0];
+}
+void store_value(float* p, F32 a) {
+  store(p, a);
+}
+void store_value(uint16_t* p, F32 a) {
+  const F32 limit = set1(65504.0f);
+  store_f16(p, max(-limit, min(limit, a)));
+}
+
+template <class E>
+void append_as(const AttentionShape& shape, std::byte* block, int64_t slot, const float* k, const float* v) {
+  for (int64_t h = 0; h < shape.kv_heads; ++h) {
+    E* keys = reinterpret_cast<E*>(block + h * shape.head_bytes());
+    E* values = keys + shape.key_elements() + slot * 16;
+    keys += slot / 16 * shape.head_size * 16 + slot % 16;
+    for (int64_t d = 0; d < shape.head_size; ++d) {
+      keys[d * 16] = to_element(k[h * shape.head_size + d], static_cast<const E*>(nullptr));
+    }
+    for (int64_t d = 0; d < shape.value_size; d += 16) {
+      const int64_t lanes = shape.value_size - d < 16 ? shape.value_size - d : 16;
+      store_value(values + d * kCacheBlock, load_lanes(v + h * shape.value_size + d, lanes));
+    }
+  }
+}
+
+void append(const AttentionShape& shape, std::byte* block, int64_t slot, const float* k, const float* v) {
+  if (shape.cache_dtype == DType::F16) return append_as<uint16_t>(shape, block, slot, k, v);
+  append_as<float>(shape, block, slot, k, v);
+}
+
+template <class E>
+void copy_slots_as(const AttentionShape& shape, const E* from, int64_t from_slot, E* to, int64_t to_slot,
+                   int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t a = from_slot + i, b = to_slot + i;
+    const E* key = from + a / 16 * shape.head_size * 16 + a % 16;
+    E* target = to + b / 16 * shape.head_size * 16 + b % 16;
+    for (int64_t d = 0; d < shape.head_size; ++d) target[d * 16] = key[d * 16];
+  }
+  for (int64_t d = 0; d < shape.padded_value_size(); d += 16) {
+    const int64_t column = shape.key_elements() + d * kCacheBlock;
+    std::memmove(to + column + to_slot * 16, from + column + from_slot * 16,
+                 static_cast<size_t>(count * 16) * sizeof(E));
+  }
+}
+
+void copy_slots(const AttentionShape& shape, int64_t head, const std::byte* from, int64_t from_slot,
+                std::byte* to, int64_t to_slot, int64_t count) {
+  from += head * shape.head_bytes();
+  to += head * shape.head_bytes();
+  if (shape.cache_dtype == DType::F16) {
+    copy_slots_as(shape, reinterpret_cast<const uint16_t*>(from), from_slot, reinterpret_cast<uint16_t*>(to),
+                  to_slot, count);
+  } else {
+    copy_slots_as(shape, reinterpret_cast<const float*>(from), from_slot, reinterpret_cast<float*>(to),
+                  to_slot, count);
+  }
+}
+
+}  // namespace
+
+extern const AttentionKernels attention_kernels;
+const AttentionKernels attention_kernels = {append, copy_slots, attend, attend_span, finish};
+
+}  // namespace quern::cpu::QUERN_ISA
