@@ -3,11 +3,10 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <exception>
-#include <thread>
 #include <vector>
 
 #include "ir/float_types.h"
+#include "ir/parallel_for.h"
 
 namespace quern {
 namespace {
@@ -158,26 +157,7 @@ void pack_quantized_lane(const PackedSpec& spec, const QuantizedTensor& weight, 
 template <class Body>
 void over_tiles(const PackedSpec& spec, int64_t tiles, const Body& body) {
   constexpr int64_t kWorthAThread = 1 << 20;  // bytes
-  const int64_t wanted = tiles * spec.tile_stride() / kWorthAThread;
-  const int64_t available = std::max<int64_t>(1, std::thread::hardware_concurrency());
-  const int64_t parts = std::clamp<int64_t>(std::min(wanted, available), 1, tiles);
-  std::vector<std::exception_ptr> failures(static_cast<size_t>(parts));
-  const auto run = [&](int64_t part) {
-    const int64_t first = tiles * part / parts;
-    try {
-      body(first, tiles * (part + 1) / parts - first);
-    } catch (...) {
-      failures[static_cast<size_t>(part)] = std::current_exception();
-    }
-  };
-  {
-    std::vector<std::jthread> threads;
-    for (int64_t part = 1; part < parts; ++part) threads.emplace_back(run, part);
-    run(0);
-  }
-  for (const std::exception_ptr& failure : failures) {
-    if (failure) std::rethrow_exception(failure);
-  }
+  parallel_for(tiles, {.least = std::max<int64_t>(1, kWorthAThread / spec.tile_stride())}, body);
 }
 
 template <class Weight, class PackLane>
