@@ -7,21 +7,35 @@
 
 namespace quern {
 
-Tensor tensor_from_file_bytes(DType dtype, Shape shape, std::shared_ptr<const void> owner,
-                              std::span<const std::byte> bytes) {
+namespace {
+
+void check_bytes(DType dtype, const Shape& shape, std::span<const std::byte> bytes) {
   const int64_t wanted = byte_size(dtype, element_count(shape));
   if (static_cast<uint64_t>(wanted) != bytes.size()) {
     throw_error(ErrorCode::InvalidModel, "shape ", to_string(shape), " of ", to_string(dtype), " takes ",
                 wanted, " bytes, but ", bytes.size(), " are given");
   }
   if (dtype == DType::Bool) check_bools(bytes);
-  const auto width = static_cast<uintptr_t>(std::max(1, bit_width(dtype) / 8));
-  if (!bytes.empty() && reinterpret_cast<uintptr_t>(bytes.data()) % width == 0) {
-    return Tensor::view(dtype, std::move(shape), std::move(owner), bytes.data(), wanted);
-  }
+}
+
+}  // namespace
+
+Tensor tensor_from_copied_bytes(DType dtype, Shape shape, std::span<const std::byte> bytes) {
+  check_bytes(dtype, shape, bytes);
   Tensor copy = Tensor::zeros(dtype, std::move(shape));
   if (!bytes.empty()) std::memcpy(copy.mutable_bytes(), bytes.data(), bytes.size());
   return copy;
+}
+
+Tensor tensor_from_file_bytes(DType dtype, Shape shape, std::shared_ptr<const void> owner,
+                              std::span<const std::byte> bytes) {
+  const auto width = static_cast<uintptr_t>(std::max(1, bit_width(dtype) / 8));
+  if (bytes.empty() || reinterpret_cast<uintptr_t>(bytes.data()) % width != 0) {
+    return tensor_from_copied_bytes(dtype, std::move(shape), bytes);
+  }
+  check_bytes(dtype, shape, bytes);
+  const auto size = static_cast<int64_t>(bytes.size());
+  return Tensor::view(dtype, std::move(shape), std::move(owner), bytes.data(), size);
 }
 
 void check_bools(std::span<const std::byte> bytes) {

@@ -16,6 +16,9 @@ namespace quern {
 Tensor tensor_from_file_bytes(DType dtype, Shape shape, std::shared_ptr<const void> owner,
                               std::span<const std::byte> bytes);
 
+// The same as a copy.
+Tensor tensor_from_copied_bytes(DType dtype, Shape shape, std::span<const std::byte> bytes);
+
 // Throws Error{Corrupt} where a byte is neither 0 nor 1.
 void check_bools(std::span<const std::byte> bytes);
 
