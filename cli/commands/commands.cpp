@@ -6,6 +6,7 @@ namespace quern::cli {
 
 std::span<const Command> commands() {
   static const std::array kCommands = {
+      passes_command(),
       tokenize_command(),
   };
   return kCommands;

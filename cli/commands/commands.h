@@ -5,6 +5,7 @@
 
 namespace quern::cli {
 
+Command passes_command();
 Command tokenize_command();
 
 }  // namespace quern::cli
