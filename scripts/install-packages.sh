@@ -8,7 +8,7 @@ packages=(
   g++ cmake ninja-build ccache git
   # libraries; README.md says what each is for
   libonnx-dev libprotobuf-dev protobuf-compiler libdnnl-dev libboost-program-options-dev nlohmann-json3-dev
-  zlib1g-dev
+  zlib1g-dev libonig-dev libutf8proc-dev
   # tests and checks
   libgtest-dev libonnx-testdata clang-format clang-tidy
 )

@@ -8,24 +8,8 @@
 namespace quern::tokenizer {
 namespace {
 
-// What the class \w of Rust's `regex` holds is close to this: letters, marks, decimal digits, connectors.
 bool is_word_character(char32_t c) {
-  switch (category_of(c)) {
-    case Category::Ll:
-    case Category::Lm:
-    case Category::Lo:
-    case Category::Lt:
-    case Category::Lu:
-    case Category::Mc:
-    case Category::Me:
-    case Category::Mn:
-    case Category::Nd:
-    case Category::Nl:
-    case Category::Pc:
-      return true;
-    default:
-      return c == 0x200C || c == 0x200D;
-  }
+  return has_property(c, kWordCharacter);
 }
 
 size_t before_spaces(std::string_view text, size_t end) {
@@ -108,7 +92,7 @@ void AddedVocabulary::add(std::vector<AddedToken> tokens, const Vocabulary& mode
   for (const AddedToken& token : tokens_) {
     std::string content = token.content;
     if (token.normalized && normalizer != nullptr) {
-      normalizer->apply(content);
+      normalizer->apply(content, size_t{1} << 20);
       if (content != token.content) normalized_texts_[token.id] = content;
     }
     (token.normalized ? normalized_ : raw_).add(content, static_cast<uint32_t>(token.id));
@@ -127,6 +111,11 @@ const AddedToken* AddedVocabulary::find(std::string_view content) const {
 
 bool AddedVocabulary::is_special(int64_t id) const {
   const AddedToken* token = find(id);
+  return token != nullptr && token->special;
+}
+
+bool AddedVocabulary::is_special(std::string_view content) const {
+  const AddedToken* token = find(content);
   return token != nullptr && token->special;
 }
 

@@ -59,6 +59,7 @@ class AddedVocabulary {
   const AddedToken* find(int64_t id) const;
   const AddedToken* find(std::string_view content) const;
   bool is_special(int64_t id) const;
+  bool is_special(std::string_view content) const;
   // What the decoder gets for the token: its normalized form where it has one.
   std::string_view decoder_text(const AddedToken& token) const;
   // Largest id + 1 among the added tokens.

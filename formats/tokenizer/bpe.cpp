@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstdio>
 
 #include "formats/tokenizer/byte_level.h"
+#include "formats/tokenizer/byte_tokens.h"
 #include "formats/tokenizer/piece_cache.h"
 #include "formats/tokenizer/utf8.h"
 #include "ir/error.h"
@@ -78,11 +78,7 @@ Bpe::Bpe(Vocabulary vocabulary, const std::vector<std::pair<std::string, std::st
     merges_.add(left_id, right_id, {static_cast<uint32_t>(rank), merged});
   }
   if (options_.unk_token) unk_id_ = vocabulary_.find(*options_.unk_token);
-  for (unsigned byte = 0; byte < 256; ++byte) {
-    char token[8];
-    std::snprintf(token, sizeof token, "<0x%02X>", byte);
-    byte_ids_[byte] = vocabulary_.find(token);
-  }
+  byte_ids_ = find_byte_tokens(vocabulary_);
   for (uint32_t c = 0; c < low_char_ids_.size(); ++c) {
     std::string character;
     append_utf8(character, c);

@@ -62,6 +62,10 @@ class Bpe : public Model {
 
   std::unique_ptr<ModelScratch> make_scratch() const override;
   void encode(std::string_view piece, ModelScratch& scratch, std::vector<int64_t>& ids) const override;
+  // Whether encode_bytes() may be used: not where characters are decorated by their place in the piece.
+  bool reads_bytes() const {
+    return options_.continuing_subword_prefix.empty() && options_.end_of_word_suffix.empty();
+  }
   // As encode() of the piece's bytes written in the byte-level alphabet, without writing them out for a piece
   // that was seen lately. `piece` may be any bytes.
   void encode_bytes(std::string_view piece, ModelScratch& scratch, std::vector<int64_t>& ids) const;

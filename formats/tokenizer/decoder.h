@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "formats/tokenizer/spans.h"
+
 namespace quern::tokenizer {
 
 // One step. Receives each token as some parts of text and an end; passes the same on to the next stage.
@@ -27,9 +29,32 @@ class DecodeStage {
 using StageFactory = std::function<std::unique_ptr<DecodeStage>(bool streaming)>;
 
 // Joins the bytes that tokens spell in the byte-level alphabet.
-std::unique_ptr<DecodeStage> make_byte_level_stage();
+StageFactory byte_level_stage();
+// Joins the bytes that tokens like <0x0A> stand for.
+StageFactory byte_fallback_stage();
+// Joins all tokens into one.
+StageFactory fuse_stage();
+// Takes up to `start` and `stop` characters `content` off the ends of each token.
+StageFactory strip_stage(char32_t content, size_t start, size_t stop);
+StageFactory replace_string_stage(std::string string, std::string content);
+StageFactory replace_pattern_stage(std::shared_ptr<const Pattern> pattern, std::string content);
+// `replacement` becomes a space, or nothing in the first token if `drops_first`.
+StageFactory metaspace_stage(std::string replacement, bool drops_first);
+StageFactory word_piece_stage(std::string prefix, bool cleanup);
+// `suffix` becomes a space, or nothing in the last token.
+StageFactory bpe_stage(std::string suffix);
+
+struct CtcOptions {
+  std::string pad_token = "<pad>";
+  std::string word_delimiter_token = "|";
+  bool cleanup = true;
+};
+// Connectionist temporal classification: of equal tokens in a row one stays.
+StageFactory ctc_stage(CtcOptions options);
 // What stands between tokens when a tokenizer has no decoder: a space.
-std::unique_ptr<DecodeStage> make_join_stage();
+StageFactory join_stage();
+// Bytes as they are; what is malformed becomes U+FFFD.
+StageFactory raw_bytes_stage();
 
 // The stages of one decoding.
 class DecodeStream {
@@ -49,6 +74,7 @@ class DecodeStream {
   };
   Sink sink_;
   std::vector<std::unique_ptr<DecodeStage>> stages_;
+  DecodeStage* first_ = &sink_;
 };
 
 }  // namespace quern::tokenizer

@@ -1,15 +1,47 @@
 // What rewrites a text before it is cut into pieces.
 #pragma once
 
+#include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 namespace quern::tokenizer {
+
+class Pattern;
+class Charsmap;
 
 class Normalizer {
  public:
   virtual ~Normalizer() = default;
-  // `text` is valid UTF-8 and stays so.
-  virtual void apply(std::string& text) const = 0;
+  // `text` is valid UTF-8 and stays so. Throws Error{BadData} where it would grow over `max_size` bytes:
+  // rules that replace a little by a lot must not fill the memory.
+  virtual void apply(std::string& text, size_t max_size) const = 0;
 };
+
+// The Unicode normalization forms (UAX #15), of the Unicode version that `tokenizers` has.
+enum class NormalizationForm { Nfc, Nfd, Nfkc, Nfkd };
+std::string to_normalization_form(std::string_view text, NormalizationForm form);
+
+struct BertNormalizerOptions {
+  bool clean_text = true;
+  bool handle_chinese_chars = true;
+  std::optional<bool> strip_accents;  // as `lowercase`, if unset
+  bool lowercase = true;
+};
+
+std::unique_ptr<Normalizer> make_unicode_normalizer(NormalizationForm form);
+std::unique_ptr<Normalizer> make_lowercase();
+std::unique_ptr<Normalizer> make_strip(bool left, bool right);
+std::unique_ptr<Normalizer> make_strip_accents();
+std::unique_ptr<Normalizer> make_replace(std::unique_ptr<Pattern> pattern, std::string content);
+std::unique_ptr<Normalizer> make_prepend(std::string prefix);
+std::unique_ptr<Normalizer> make_precompiled(Charsmap charsmap);
+std::unique_ptr<Normalizer> make_bert_normalizer(BertNormalizerOptions options);
+// SentencePiece's rules for neural machine translation: control characters go, odd whitespace becomes spaces.
+std::unique_ptr<Normalizer> make_nmt();
+std::unique_ptr<Normalizer> make_byte_level_normalizer();
+std::unique_ptr<Normalizer> make_normalizer_sequence(std::vector<std::unique_ptr<Normalizer>> parts);
 
 }  // namespace quern::tokenizer

@@ -62,10 +62,4 @@ class Pieces {
   std::vector<Piece> scratch_;
 };
 
-class PreTokenizer {
- public:
-  virtual ~PreTokenizer() = default;
-  virtual void apply(Pieces& pieces) const = 0;
-};
-
 }  // namespace quern::tokenizer

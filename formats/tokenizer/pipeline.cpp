@@ -10,6 +10,11 @@ namespace {
 
 constexpr size_t kMaxText = (size_t{1} << 31) - 1;
 
+// Real normalizers make a few times as much of a text at most.
+size_t max_normalized(size_t size) {
+  return std::max(size_t{1} << 20, 32 * size);
+}
+
 }  // namespace
 
 std::unique_ptr<ModelScratch> Pipeline::take_scratch() const {
@@ -27,6 +32,11 @@ std::unique_ptr<ModelScratch> Pipeline::take_scratch() const {
 void Pipeline::give_scratch(std::unique_ptr<ModelScratch> scratch) const {
   const std::lock_guard lock(mutex_);
   idle_.push_back(std::move(scratch));
+}
+
+void Pipeline::use_byte_model() {
+  const auto* bpe = dynamic_cast<const Bpe*>(model.get());
+  if (bpe != nullptr && bpe->reads_bytes() && pre_tokenizer && pre_tokenizer->keep_bytes()) byte_model = bpe;
 }
 
 std::vector<int64_t> Pipeline::encode(std::string_view text, EncodeOptions options) const {
@@ -59,7 +69,7 @@ void Pipeline::encode_raw_section(std::string_view text, bool at_start, ModelScr
   std::string normalized;
   if (normalizer) {
     normalized = text;
-    normalizer->apply(normalized);
+    normalizer->apply(normalized, max_normalized(text.size()));
     text = normalized;
   }
   for (const AddedVocabulary::Section& section : added.split_normalized(text)) {
@@ -87,9 +97,9 @@ void Pipeline::encode_section(std::string_view text, bool at_start, ModelScratch
 
 bool Pipeline::decoder_text(int64_t id, DecodeOptions options, std::string_view& text) const {
   if (const AddedToken* token = added.find(id)) {
-    if (options.skip_special_tokens && token->special) return false;
     text = added.decoder_text(*token);
-    return true;
+    // By its text: `tokenizers` shows a special token that its normalizer respells.
+    return !(options.skip_special_tokens && added.is_special(text));
   }
   if (id < 0 || !model->vocabulary().has(static_cast<uint64_t>(id))) return false;
   text = model->vocabulary().text(static_cast<uint32_t>(id));

@@ -12,8 +12,8 @@
 #include "formats/tokenizer/decoder.h"
 #include "formats/tokenizer/model.h"
 #include "formats/tokenizer/normalizer.h"
-#include "formats/tokenizer/pieces.h"
 #include "formats/tokenizer/post_processor.h"
+#include "formats/tokenizer/pre_tokenizer.h"
 #include "formats/tokenizer/tokenizer.h"
 
 namespace quern::tokenizer {
@@ -30,6 +30,9 @@ struct Pipeline {
 
   std::optional<int64_t> bos_hint;
   std::vector<int64_t> eos_hints;
+
+  // Once the parts are there: lets a byte-level BPE read the bytes without writing them out.
+  void use_byte_model();
 
   std::vector<int64_t> encode(std::string_view text, EncodeOptions options) const;
   // False if `id` names no token.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string_view>
 
 #include "formats/tokenizer/unicode_data.h"
@@ -39,9 +40,28 @@ class ClassReader {
   const ByteTable& classes_;
 };
 
-// End of the match at `begin` of GPT-2's pattern
-//   's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
-// which matches everywhere.
-size_t gpt2_match_end(const ClassReader& reader, size_t begin);
+// A pattern that matches everywhere, so that its matches cover a text.
+class SplitMatcher {
+ public:
+  // The matcher of a regular expression that is known here.
+  static std::optional<SplitMatcher> known(std::string_view regex);
+  static SplitMatcher gpt2();
+
+  // emit(begin, end) for each match, in order.
+  template <class Emit>
+  void for_each(std::string_view text, Emit&& emit) const {
+    const ClassReader reader(text);
+    for (size_t begin = 0; begin < text.size();) {
+      const size_t end = match_end_(reader, begin);
+      emit(begin, end);
+      begin = end;
+    }
+  }
+
+ private:
+  using MatchEnd = size_t (*)(const ClassReader& reader, size_t begin);
+  explicit SplitMatcher(MatchEnd match_end) : match_end_(match_end) {}
+  MatchEnd match_end_;
+};
 
 }  // namespace quern::tokenizer

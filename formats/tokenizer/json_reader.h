@@ -1,0 +1,28 @@
+// Reading the members of JSON objects in a tokenizer.json, with messages that say where something is wrong.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "ir/error.h"
+
+namespace quern::tokenizer {
+
+using Json = nlohmann::json;
+
+// Throws Error{Corrupt} for what isn't JSON, or is nested absurdly deep.
+Json parse_json(std::string_view text);
+
+// The member `key` of `object`, which `where` names in messages ("the decoder"). Throws Error{InvalidModel}.
+const Json& member(const Json& object, const char* key, std::string_view where);
+// The member, or null if it is missing.
+const Json& optional_member(const Json& object, const char* key);
+// A member with a value where it is missing or null. Throws nlohmann's exceptions for another type.
+bool flag_or(const Json& object, const char* key, bool otherwise);
+std::string text_or(const Json& object, const char* key, std::string otherwise);
+size_t count_or(const Json& object, const char* key, size_t otherwise);
+// The one code point of a text.
+char32_t character_of(const Json& object, const char* key, std::string_view where);
+
+}  // namespace quern::tokenizer

@@ -1,0 +1,214 @@
+#include "formats/tokenizer/regex.h"
+
+#include <oniguruma.h>
+
+#include <algorithm>
+#include <array>
+#include <mutex>
+#include <vector>
+
+#include "formats/tokenizer/unicode_data.h"
+#include "formats/tokenizer/utf8.h"
+#include "ir/error.h"
+
+namespace quern::tokenizer {
+namespace {
+
+// Steps of backtracking that one search may take. Real split patterns need a few for each character.
+constexpr unsigned long kMaxRetries = 20'000'000;
+constexpr unsigned kMaxStack = 4'000'000;
+
+struct OwnProperty {
+  const char* name;   // as patterns spell it, in lower case
+  const char* known;  // as Oniguruma knows it
+  std::vector<CodeRange> ranges;
+};
+
+// The properties of split patterns, with our tables' Unicode version instead of the installed library's.
+// Oniguruma has room for twenty.
+std::vector<OwnProperty> own_properties() {
+  const auto category = [](Category first, Category last) { return category_ranges(first, last); };
+  return {{"l", "QuernL", category(Category::Ll, Category::Lu)},
+          {"n", "QuernN", category(Category::Nd, Category::No)},
+          {"p", "QuernP", category(Category::Pc, Category::Ps)},
+          {"s", "QuernS", category(Category::Sc, Category::So)},
+          {"m", "QuernM", category(Category::Mc, Category::Mn)},
+          {"lu", "QuernLu", category(Category::Lu, Category::Lu)},
+          {"ll", "QuernLl", category(Category::Ll, Category::Ll)},
+          {"lt", "QuernLt", category(Category::Lt, Category::Lt)},
+          {"lm", "QuernLm", category(Category::Lm, Category::Lm)},
+          {"lo", "QuernLo", category(Category::Lo, Category::Lo)},
+          {"mn", "QuernMn", category(Category::Mn, Category::Mn)},
+          {"nd", "QuernNd", category(Category::Nd, Category::Nd)},
+          {"han", "QuernHan", script_ranges(Script::Han)},
+          {"hangul", "QuernHangul", script_ranges(Script::Hangul)},
+          {"hiragana", "QuernHiragana", script_ranges(Script::Hiragana)},
+          {"katakana", "QuernKatakana", script_ranges(Script::Katakana)}};
+}
+
+// Oniguruma keeps what it is given, for the life of the process.
+const std::vector<OwnProperty>& registered_properties() {
+  static const std::vector<OwnProperty> properties = [] {
+    OnigEncoding encodings[] = {ONIG_ENCODING_UTF8};
+    onig_initialize(encodings, 1);
+    std::vector<OwnProperty> own = own_properties();
+    static std::vector<std::vector<OnigCodePoint>> tables;
+    tables.resize(own.size());
+    for (size_t i = 0; i < own.size(); ++i) {
+      tables[i].push_back(static_cast<OnigCodePoint>(own[i].ranges.size()));
+      for (const CodeRange& range : own[i].ranges) {
+        tables[i].push_back(range.first);
+        tables[i].push_back(range.last);
+      }
+      onig_unicode_define_user_property(own[i].known, tables[i].data());
+    }
+    return own;
+  }();
+  return properties;
+}
+
+std::string normalized_name(std::string_view name) {
+  std::string out;
+  for (const char c : name) {
+    if (c != ' ' && c != '_' && c != '-') out.push_back(static_cast<char>(std::tolower(c)));
+  }
+  return out;
+}
+
+// The pattern with \p{L} and its like naming our own properties.
+std::string with_own_properties(std::string_view pattern) {
+  std::string out;
+  for (size_t at = 0; at < pattern.size();) {
+    if (pattern[at] != '\\' || at + 1 >= pattern.size()) {
+      out.push_back(pattern[at++]);
+      continue;
+    }
+    const bool names_property = (pattern[at + 1] == 'p' || pattern[at + 1] == 'P') &&
+                                at + 2 < pattern.size() && pattern[at + 2] == '{';
+    const size_t close = names_property ? pattern.find('}', at) : std::string_view::npos;
+    if (close == std::string_view::npos) {
+      out.append(pattern.substr(at, 2));
+      at += 2;
+      continue;
+    }
+    const size_t name_at = at + 3 + (pattern[at + 3] == '^' ? 1 : 0);
+    const std::string name = normalized_name(pattern.substr(name_at, close - name_at));
+    const auto& own = registered_properties();
+    const auto found =
+        std::find_if(own.begin(), own.end(), [&](const OwnProperty& p) { return name == p.name; });
+    if (found == own.end()) {
+      out.append(pattern.substr(at, close + 1 - at));
+    } else {
+      out.append(pattern.substr(at, name_at - at)).append(found->known).append("}");
+    }
+    at = close + 1;
+  }
+  return out;
+}
+
+std::string onig_message(int code, OnigErrorInfo* info) {
+  std::array<OnigUChar, ONIG_MAX_ERROR_MESSAGE_LEN> text{};
+  const int length = info != nullptr ? onig_error_code_to_str(text.data(), code, info)
+                                     : onig_error_code_to_str(text.data(), code);
+  return to_valid_utf8({reinterpret_cast<const char*>(text.data()), static_cast<size_t>(length)});
+}
+
+// Oniguruma's syntax without what lets a pattern call out.
+const OnigSyntaxType& syntax() {
+  static const OnigSyntaxType own = [] {
+    OnigSyntaxType type;
+    onig_copy_syntax(&type, ONIG_SYNTAX_ONIGURUMA);
+    onig_set_syntax_op2(&type, onig_get_syntax_op2(&type) & ~(ONIG_SYN_OP2_QMARK_BRACE_CALLOUT_CONTENTS |
+                                                              ONIG_SYN_OP2_ASTERISK_CALLOUT_NAME));
+    return type;
+  }();
+  return own;
+}
+
+const OnigUChar* bytes_of(std::string_view text) {
+  return reinterpret_cast<const OnigUChar*>(text.data());
+}
+
+}  // namespace
+
+struct Regex::Compiled {
+  regex_t* regex = nullptr;
+  ~Compiled() {
+    if (regex != nullptr) onig_free(regex);
+  }
+};
+
+Regex::Regex(std::string_view pattern) : pattern_(pattern), compiled_(std::make_unique<Compiled>()) {
+  const std::string own = with_own_properties(pattern);
+  registered_properties();
+  OnigErrorInfo info{};
+  // Oniguruma guards its global tables with nothing.
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  const int code = onig_new(&compiled_->regex, bytes_of(own), bytes_of(own) + own.size(), ONIG_OPTION_NONE,
+                            ONIG_ENCODING_UTF8, const_cast<OnigSyntaxType*>(&syntax()), &info);
+  if (code != ONIG_NORMAL) {
+    compiled_->regex = nullptr;
+    throw_error(ErrorCode::InvalidModel, "tokenizer: the regular expression '", pattern,
+                "' is invalid: ", onig_message(code, &info));
+  }
+}
+
+Regex::~Regex() = default;
+Regex::Regex(Regex&&) noexcept = default;
+Regex& Regex::operator=(Regex&&) noexcept = default;
+
+struct Regex::Iterator::State {
+  State(const Regex& the_regex, std::string_view the_text) : regex(the_regex), text(the_text) {
+    region = onig_region_new();
+    param = onig_new_match_param();
+    onig_initialize_match_param(param);
+    onig_set_match_stack_limit_size_of_match_param(param, kMaxStack);
+    onig_set_retry_limit_in_match_of_match_param(param, kMaxRetries);
+    onig_set_retry_limit_in_search_of_match_param(param, kMaxRetries);
+  }
+  ~State() {
+    onig_region_free(region, 1);
+    onig_free_match_param(param);
+  }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+
+  const Regex& regex;
+  std::string_view text;
+  OnigRegion* region;
+  OnigMatchParam* param;
+  size_t from = 0;
+  std::optional<size_t> last_end;
+};
+
+Regex::Iterator::Iterator(const Regex& regex, std::string_view text)
+    : state_(std::make_unique<State>(regex, text)) {}
+Regex::Iterator::~Iterator() = default;
+
+std::optional<Regex::Match> Regex::Iterator::next() {
+  State& state = *state_;
+  const OnigUChar* begin = bytes_of(state.text);
+  const OnigUChar* end = begin + state.text.size();
+  while (state.from <= state.text.size()) {
+    onig_region_clear(state.region);
+    const int at = onig_search_with_param(state.regex.compiled_->regex, begin, end, begin + state.from, end,
+                                          state.region, ONIG_OPTION_NONE, state.param);
+    if (at == ONIG_MISMATCH) return std::nullopt;
+    if (at < 0) {
+      throw_error(ErrorCode::BadData, "tokenizer: the regular expression '", state.regex.pattern_,
+                  "' gives up on this text: ", onig_message(at, nullptr));
+    }
+    const Match match{static_cast<size_t>(state.region->beg[0]), static_cast<size_t>(state.region->end[0])};
+    if (match.begin == match.end && state.last_end == match.end) {
+      state.from += state.from < state.text.size() ? utf8_length(state.text[state.from]) : 1;
+      continue;
+    }
+    state.from = match.end;
+    state.last_end = match.end;
+    return match;
+  }
+  return std::nullopt;
+}
+
+}  // namespace quern::tokenizer
