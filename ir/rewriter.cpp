@@ -194,9 +194,7 @@ bool Rewriter::commit() {
       use.node->inputs_[static_cast<size_t>(use.input)] = by;
       add_use(by, use.node, static_cast<size_t>(use.input));
     }
-    for (GraphOutput& output : graph_.outputs_) {
-      if (output.value == old) output.value = by;
-    }
+    replace_in_outputs(graph_, old, by);
     if (old->producer_) suspects.push_back(old->producer_);
     if (old->is_constant() && old->uses_.empty() && !graph_.is_output(old)) erase_value(old);
   }
@@ -209,6 +207,16 @@ bool Rewriter::commit() {
   edits_.clear();
   graph_.nodes();  // a cycle shows here, while the rewrite that made it is still on the stack
   return true;
+}
+
+// Sub-graphs too: they may return values of the graphs around them.
+void Rewriter::replace_in_outputs(Graph& graph, const Value* old, Value* by) {
+  for (GraphOutput& output : graph.outputs_) {
+    if (output.value == old) output.value = by;
+  }
+  for (const auto& node : graph.owned_nodes_) {
+    for (Graph* sub : node->subgraphs()) replace_in_outputs(*sub, old, by);
+  }
 }
 
 void Rewriter::add_use(Value* value, Node* node, size_t index) {

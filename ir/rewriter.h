@@ -81,6 +81,7 @@ class Rewriter {
   static void attach(Node* node);
   static void add_use(Value* value, Node* node, size_t index);
   static void drop_use(Value* value, Node* node, size_t index);
+  static void replace_in_outputs(Graph& graph, const Value* old, Value* by);
   void apply_erase(Node* node);
   void remove_dead(std::vector<Node*> suspects);
   void erase_value(Value* value);
