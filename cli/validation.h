@@ -1,0 +1,78 @@
+// The outcome of `quern validate`, and its three forms: a table, JSON, an HTML report.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "calibrate/compare.h"
+#include "cli/console.h"
+#include "cli/model_facts.h"
+
+namespace quern::cli {
+
+struct ValidatedModel {
+  std::string path;
+  std::string format;  // "ONNX", "quern artifact"
+  std::string digest;  // SHA-256 of its files; empty: not computed
+  int64_t size_bytes = 0;
+  ModelFacts facts;
+  // Tokens per second; 0: not measured.
+  double prefill_rate = 0;
+  double decode_rate = 0;
+};
+
+// A limit that the user set.
+struct Threshold {
+  std::string option;  // "max-ppl-increase"
+  std::string what;    // "perplexity increase"
+  double limit = 0;
+  double value = 0;
+  bool at_least = false;                        // the value must reach the limit, not stay below it
+  bool is_share = true;                         // shown as a percentage
+  std::optional<calibrate::Interval> interval;  // of the value
+
+  bool met() const { return at_least ? value >= limit : value <= limit; }
+  // Whether the data leaves open on which side of the limit the value is.
+  bool within_noise() const { return interval && interval->low <= limit && limit <= interval->high; }
+};
+
+// Closeness of the outputs of a plain graph, whatever they mean.
+struct OutputCloseness {
+  std::string name;
+  double max_abs_error = 0;
+  double sqnr_db = 0;  // 10 log10(sum reference^2 / sum error^2)
+  double cosine = 0;
+};
+
+struct Validation {
+  ValidatedModel reference;
+  ValidatedModel candidate;
+  std::string data_path;
+  std::string data_digest;
+  int64_t data_tokens = 0;
+  calibrate::Comparison comparison;
+  std::vector<OutputCloseness> outputs;  // of plain graphs
+  std::vector<Threshold> thresholds;
+  std::vector<std::string> warnings;
+  std::vector<std::string> commands;  // that made the candidate, where it knows, and this report
+  std::string recipe;                 // JSON of the recipe that made the candidate, where it knows
+  std::string machine;                // processor and threads
+  std::string version;                // of quern
+
+  bool is_language_model() const { return comparison.kind == calibrate::ScoredModel::Kind::NextToken; }
+  bool passed() const;
+};
+
+// Keys: docs/cli.md, "validate".
+nlohmann::ordered_json to_json(const Validation& validation);
+std::string to_text(const Validation& validation);
+// One self-contained page: no scripts, no network.
+std::string to_html(const Validation& validation);
+
+// "perplexity increase 0.12%, allowed 1%"
+std::string describe(const Threshold& threshold);
+
+}  // namespace quern::cli
