@@ -105,6 +105,7 @@ std::optional<SymShape> broadcast(const SymShape& a, const SymShape& b) {
 void ShapeInference::infer(Node& node, bool strict) {
   const OpSchema* schema = SchemaTable::instance().find(node);
   if (schema == nullptr || schema->infer == nullptr) return;
+  check_arity(node);  // infer functions count on it
   InferContext context(node);
   schema->infer(context);
   for (size_t i = 0; i < node.outputs().size(); ++i) {

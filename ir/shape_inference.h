@@ -32,8 +32,12 @@ class InferContext {
   std::optional<std::vector<int64_t>> constant_ints(size_t i) const;
 
   void set_output(size_t i, DType dtype, std::optional<SymShape> shape);
-  void set_output(size_t i, ValueType type) { types_[i] = std::move(type); }
-  void set_elements(size_t i, std::vector<Dim> elements) { elements_[i] = std::move(elements); }
+  void set_output(size_t i, ValueType type) {
+    if (i < types_.size()) types_[i] = std::move(type);
+  }
+  void set_elements(size_t i, std::vector<Dim> elements) {
+    if (i < elements_.size()) elements_[i] = std::move(elements);
+  }
   [[noreturn]] void fail(const std::string& message) const;  // "node 'x' (MatMul): message"
 
   const std::vector<ValueType>& output_types() const { return types_; }

@@ -9,7 +9,7 @@ namespace {
 
 // Functions that call functions can make a small file grow without bound.
 constexpr int kMaxCallDepth = 64;
-constexpr int64_t kMaxInlinedNodes = 200'000;
+constexpr int64_t kMaxInlinedNodes = 100'000;
 
 using Type = onnx::AttributeProto;
 
@@ -129,7 +129,7 @@ void GraphBuilder::build_operator(const onnx::NodeProto& node, const BoundAttrib
                 .outputs = {}};
   for (const auto& [name, content] : attributes) {
     state_.problems.collect([&] {
-      with_context("reading attribute " + quoted(name),
+      with_context("reading attribute " + quoted(name) + " of " + describe(node),
                    [&] { spec.attributes[name] = convert_attribute(*content, frame); });
     });
   }
