@@ -21,6 +21,7 @@
 #endif
 
 #define QUERN_INLINE inline __attribute__((always_inline))
+#define QUERN_NOINLINE __attribute__((noinline))
 #if defined(__clang__)
 #define QUERN_UNROLL _Pragma("unroll")
 #else
@@ -204,6 +205,27 @@ QUERN_INLINE void store_low16(void* p, I32 a) {
 QUERN_INLINE void store_low8(void* p, I32 a) {
   _mm_storeu_si128(static_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a.v));
 }
+
+// The low 16 bits of each lane; of four lanes in the order 0, 2, 1, 3.
+QUERN_INLINE void store_pairs16(void* p, I32 a) {
+  const __m256i words = _mm512_cvtepi32_epi16(a.v);
+  const __m256i swapped = _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(words, 0xD8), 0xD8);
+  _mm256_storeu_si256(static_cast<__m256i*>(p), swapped);
+}
+// The low 8 bits of each lane of a and of b: four of a, four of b, and so on.
+QUERN_INLINE void store_low8_interleaved(void* p, I32 a, I32 b) {
+  const __m128i x = _mm512_cvtepi32_epi8(a.v);
+  const __m128i y = _mm512_cvtepi32_epi8(b.v);
+  auto* q = static_cast<__m128i*>(p);
+  _mm_storeu_si128(q, _mm_unpacklo_epi32(x, y));
+  _mm_storeu_si128(q + 1, _mm_unpackhi_epi32(x, y));
+}
+#if QUERN_ISA_LEVEL >= 5
+// acc + the dot product of the two bfloat16 of each lane of a and b.
+QUERN_INLINE F32 dot_bf16(F32 acc, I32 a, I32 b) {
+  return {_mm512_dpbf16_ps(acc.v, (__m512bh)a.v, (__m512bh)b.v)};
+}
+#endif
 
 QUERN_INLINE __m256 upper_half(__m512 v) {
   return _mm512_extractf32x8_ps(v, 1);
@@ -393,18 +415,30 @@ QUERN_INLINE I32 dot_u8s8(I32 acc, I32 a, I32 b) {
   return {_mm256_dpbusd_avx_epi32(acc.lo, a.lo, b.lo), _mm256_dpbusd_avx_epi32(acc.hi, a.hi, b.hi)};
 }
 #endif
-QUERN_INLINE void store_low16(void* p, I32 a) {
+// The low 16 or 8 bits of each lane, packed in order.
+QUERN_INLINE __m256i pack16(I32 a) {
   const __m256i mask = _mm256_set1_epi32(0xFFFF);
   const __m256i packed = _mm256_packus_epi32(_mm256_and_si256(a.lo, mask), _mm256_and_si256(a.hi, mask));
-  _mm256_storeu_si256(static_cast<__m256i*>(p), _mm256_permute4x64_epi64(packed, 0xD8));
+  return _mm256_permute4x64_epi64(packed, 0xD8);
+}
+QUERN_INLINE __m128i pack8(I32 a) {
+  const __m256i words = _mm256_and_si256(pack16(a), _mm256_set1_epi16(0xFF));
+  return _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+}
+QUERN_INLINE void store_low16(void* p, I32 a) {
+  _mm256_storeu_si256(static_cast<__m256i*>(p), pack16(a));
 }
 QUERN_INLINE void store_low8(void* p, I32 a) {
-  const __m256i mask = _mm256_set1_epi32(0xFF);
-  const __m256i words = _mm256_packus_epi32(_mm256_and_si256(a.lo, mask), _mm256_and_si256(a.hi, mask));
-  const __m256i ordered = _mm256_permute4x64_epi64(words, 0xD8);
-  const __m128i packed =
-      _mm_packus_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1));
-  _mm_storeu_si128(static_cast<__m128i*>(p), packed);
+  _mm_storeu_si128(static_cast<__m128i*>(p), pack8(a));
+}
+QUERN_INLINE void store_pairs16(void* p, I32 a) {
+  const __m256i swapped = _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(pack16(a), 0xD8), 0xD8);
+  _mm256_storeu_si256(static_cast<__m256i*>(p), swapped);
+}
+QUERN_INLINE void store_low8_interleaved(void* p, I32 a, I32 b) {
+  auto* q = static_cast<__m128i*>(p);
+  _mm_storeu_si128(q, _mm_unpacklo_epi32(pack8(a), pack8(b)));
+  _mm_storeu_si128(q + 1, _mm_unpackhi_epi32(pack8(a), pack8(b)));
 }
 
 QUERN_INLINE __m256 upper_half(F32 a) {
@@ -420,109 +454,258 @@ QUERN_INLINE __m256i lower_half(I32 a) {
   return a.lo;
 }
 
-#else  // portable
+#else  // portable: four vectors of the compiler's own, which every machine has in some form
+
+using Float4 = float __attribute__((vector_size(16)));
+using Int4 = int32_t __attribute__((vector_size(16)));
+using Uint4 = uint32_t __attribute__((vector_size(16)));
 
 struct F32 {
-  float v[16];
+  Float4 q[4];
 };
 struct I32 {
-  int32_t v[16];
+  Int4 q[4];
 };
 
-// Applies an expression in `i` to all lanes of a result.
-#define QUERN_LANES(Type, expression)                 \
-  Type r;                                             \
-  for (int i = 0; i < 16; ++i) r.v[i] = (expression); \
-  return r
+// An expression in `i`, a quarter, for each quarter of the result.
+#define QUERN_QUARTERS(Type, expression)                  \
+  Type result;                                            \
+  for (int i = 0; i < 4; ++i) result.q[i] = (expression); \
+  return result
+
+// Two's complement, wrapping, and logical shifts: by way of unsigned numbers.
+QUERN_INLINE Uint4 u(Int4 a) {
+  return (Uint4)a;
+}
+QUERN_INLINE Int4 s(Uint4 a) {
+  return (Int4)a;
+}
+QUERN_INLINE Float4 pick(Int4 mask, Float4 x, Float4 y) {
+  return (Float4)((mask & (Int4)x) | (~mask & (Int4)y));
+}
 
 QUERN_INLINE F32 set1(float x) {
-  QUERN_LANES(F32, x);
+  QUERN_QUARTERS(F32, (Float4{x, x, x, x}));
 }
 QUERN_INLINE F32 zero_f() {
   return set1(0.0F);
 }
 QUERN_INLINE F32 load(const float* p) {
-  QUERN_LANES(F32, p[i]);
+  F32 r;
+  std::memcpy(&r, p, sizeof(r));
+  return r;
 }
 QUERN_INLINE void store(float* p, F32 a) {
-  std::memcpy(p, a.v, sizeof(a.v));
+  std::memcpy(p, &a, sizeof(a));
 }
 QUERN_INLINE F32 load_partial(const float* p, int n) {
-  QUERN_LANES(F32, i < n ? p[i] : 0.0F);
+  F32 r = zero_f();
+  if (n > 0) std::memcpy(&r, p, static_cast<size_t>(n < 16 ? n : 16) * 4);
+  return r;
 }
 QUERN_INLINE void store_partial(float* p, F32 a, int n) {
-  for (int i = 0; i < n && i < 16; ++i) p[i] = a.v[i];
+  if (n > 0) std::memcpy(p, &a, static_cast<size_t>(n < 16 ? n : 16) * 4);
 }
 QUERN_INLINE F32 add(F32 a, F32 b) {
-  QUERN_LANES(F32, a.v[i] + b.v[i]);
+  QUERN_QUARTERS(F32, a.q[i] + b.q[i]);
 }
 QUERN_INLINE F32 sub(F32 a, F32 b) {
-  QUERN_LANES(F32, a.v[i] - b.v[i]);
+  QUERN_QUARTERS(F32, a.q[i] - b.q[i]);
 }
 QUERN_INLINE F32 mul(F32 a, F32 b) {
-  QUERN_LANES(F32, a.v[i] * b.v[i]);
+  QUERN_QUARTERS(F32, a.q[i] * b.q[i]);
 }
 QUERN_INLINE F32 div(F32 a, F32 b) {
-  QUERN_LANES(F32, a.v[i] / b.v[i]);
+  QUERN_QUARTERS(F32, a.q[i] / b.q[i]);
 }
 QUERN_INLINE F32 fmadd(F32 a, F32 b, F32 c) {
-  QUERN_LANES(F32, a.v[i] * b.v[i] + c.v[i]);
+  QUERN_QUARTERS(F32, a.q[i] * b.q[i] + c.q[i]);
 }
 QUERN_INLINE F32 min(F32 a, F32 b) {
-  QUERN_LANES(F32, a.v[i] < b.v[i] ? a.v[i] : b.v[i]);
+  QUERN_QUARTERS(F32, pick(a.q[i] < b.q[i], a.q[i], b.q[i]));
 }
 QUERN_INLINE F32 max(F32 a, F32 b) {
-  QUERN_LANES(F32, a.v[i] > b.v[i] ? a.v[i] : b.v[i]);
+  QUERN_QUARTERS(F32, pick(a.q[i] > b.q[i], a.q[i], b.q[i]));
 }
 QUERN_INLINE F32 sqrt(F32 a) {
-  QUERN_LANES(F32, __builtin_sqrtf(a.v[i]));
+  float x[16];
+  store(x, a);
+  for (float& v : x) v = __builtin_sqrtf(v);
+  return load(x);
 }
 QUERN_INLINE I32 bits(F32 a) {
-  I32 r;
-  std::memcpy(r.v, a.v, sizeof(r.v));
-  return r;
+  QUERN_QUARTERS(I32, (Int4)a.q[i]);
 }
 QUERN_INLINE F32 from_bits(I32 a) {
-  F32 r;
-  std::memcpy(r.v, a.v, sizeof(r.v));
-  return r;
+  QUERN_QUARTERS(F32, (Float4)a.q[i]);
 }
 QUERN_INLINE F32 to_f32(I32 a) {
-  QUERN_LANES(F32, static_cast<float>(a.v[i]));
+  QUERN_QUARTERS(F32, __builtin_convertvector(a.q[i], Float4));
 }
 // |a| below 2^22: adding and taking off 1.5 * 2^23 rounds to nearest even.
 QUERN_INLINE I32 round_i32(F32 a) {
-  constexpr float kMagic = 12582912.0F;
-  QUERN_LANES(I32, static_cast<int32_t>((a.v[i] + kMagic) - kMagic));
+  const F32 magic = set1(12582912.0F);
+  QUERN_QUARTERS(I32, __builtin_convertvector((a.q[i] + magic.q[i]) - magic.q[i], Int4));
 }
 QUERN_INLINE F32 select_less(F32 a, F32 b, F32 x, F32 y) {
-  QUERN_LANES(F32, a.v[i] < b.v[i] ? x.v[i] : y.v[i]);
+  QUERN_QUARTERS(F32, pick(a.q[i] < b.q[i], x.q[i], y.q[i]));
 }
-QUERN_INLINE float half_to_float(uint16_t h) {
-  const uint32_t sign = static_cast<uint32_t>(h & 0x8000) << 16;
-  const uint32_t exponent_and_fraction = static_cast<uint32_t>(h & 0x7FFF) << 13;
-  uint32_t word = exponent_and_fraction + (112U << 23);
-  if ((h & 0x7C00) == 0x7C00) word += 112U << 23;  // infinity, NaN
-  float value;
-  std::memcpy(&value, &word, 4);
-  if ((h & 0x7C00) == 0) {  // subnormal: undo the implicit one of the smallest normal exponent
-    word = exponent_and_fraction + (113U << 23);
-    std::memcpy(&value, &word, 4);
-    value -= 6.103515625e-05F;
+
+QUERN_INLINE I32 set1_i(int32_t x) {
+  QUERN_QUARTERS(I32, (Int4{x, x, x, x}));
+}
+QUERN_INLINE I32 zero_i() {
+  return set1_i(0);
+}
+QUERN_INLINE I32 load_i(const void* p) {
+  I32 r;
+  std::memcpy(&r, p, sizeof(r));
+  return r;
+}
+QUERN_INLINE void store_i(void* p, I32 a) {
+  std::memcpy(p, &a, sizeof(a));
+}
+// Sixteen elements of a narrower type, widened, and back: the low bits of each lane.
+template <class T>
+QUERN_INLINE I32 widen(const void* p) {
+  T narrow[16];
+  int32_t wide[16];
+  std::memcpy(narrow, p, sizeof(narrow));
+  for (int i = 0; i < 16; ++i) wide[i] = narrow[i];
+  return load_i(wide);
+}
+template <class T>
+QUERN_INLINE void narrow(void* p, I32 a) {
+  T narrow[16];
+  int32_t wide[16];
+  store_i(wide, a);
+  for (int i = 0; i < 16; ++i) narrow[i] = static_cast<T>(wide[i]);
+  std::memcpy(p, narrow, sizeof(narrow));
+}
+QUERN_INLINE I32 load_u8(const void* p) {
+  return widen<uint8_t>(p);
+}
+QUERN_INLINE I32 load_s8(const void* p) {
+  return widen<int8_t>(p);
+}
+QUERN_INLINE I32 load_u16(const void* p) {
+  return widen<uint16_t>(p);
+}
+QUERN_INLINE I32 add_i(I32 a, I32 b) {
+  QUERN_QUARTERS(I32, s(u(a.q[i]) + u(b.q[i])));
+}
+QUERN_INLINE I32 sub_i(I32 a, I32 b) {
+  QUERN_QUARTERS(I32, s(u(a.q[i]) - u(b.q[i])));
+}
+QUERN_INLINE I32 mul_i(I32 a, I32 b) {
+  QUERN_QUARTERS(I32, s(u(a.q[i]) * u(b.q[i])));
+}
+QUERN_INLINE I32 max_i(I32 a, I32 b) {
+  QUERN_QUARTERS(I32, ((a.q[i] > b.q[i]) & a.q[i]) | (~(a.q[i] > b.q[i]) & b.q[i]));
+}
+QUERN_INLINE I32 min_i(I32 a, I32 b) {
+  QUERN_QUARTERS(I32, ((a.q[i] < b.q[i]) & a.q[i]) | (~(a.q[i] < b.q[i]) & b.q[i]));
+}
+QUERN_INLINE I32 and_i(I32 a, I32 b) {
+  QUERN_QUARTERS(I32, a.q[i] & b.q[i]);
+}
+QUERN_INLINE I32 or_i(I32 a, I32 b) {
+  QUERN_QUARTERS(I32, a.q[i] | b.q[i]);
+}
+QUERN_INLINE I32 xor_i(I32 a, I32 b) {
+  QUERN_QUARTERS(I32, a.q[i] ^ b.q[i]);
+}
+template <int n>
+QUERN_INLINE I32 shift_left(I32 a) {
+  QUERN_QUARTERS(I32, s(u(a.q[i]) << n));
+}
+template <int n>
+QUERN_INLINE I32 shift_right(I32 a) {
+  QUERN_QUARTERS(I32, a.q[i] >> n);
+}
+template <int n>
+QUERN_INLINE I32 shift_right_logical(I32 a) {
+  QUERN_QUARTERS(I32, s(u(a.q[i]) >> n));
+}
+template <int n>
+QUERN_INLINE I32 shift_right_u16(I32 a) {
+  constexpr uint32_t kKeep = (0xFFFFU >> n) * 0x10001U;
+  QUERN_QUARTERS(I32, s((u(a.q[i]) >> n) & (Uint4{kKeep, kKeep, kKeep, kKeep})));
+}
+QUERN_INLINE Int4 low16(Int4 a) {
+  return s(u(a) << 16) >> 16;
+}
+QUERN_INLINE Int4 high16(Int4 a) {
+  return a >> 16;
+}
+QUERN_INLINE I32 dot_i16(I32 acc, I32 a, I32 b) {
+  QUERN_QUARTERS(
+      I32, s(u(acc.q[i]) + u(low16(a.q[i])) * u(low16(b.q[i])) + u(high16(a.q[i])) * u(high16(b.q[i]))));
+}
+QUERN_INLINE I32 broadcast4(const void* p) {
+  int32_t x;
+  std::memcpy(&x, p, 4);
+  return set1_i(x);
+}
+template <int n>
+QUERN_INLINE Uint4 byte_product(Int4 a, Int4 b) {  // byte n, unsigned of a and signed of b
+  return ((u(a) >> (8 * n)) & (Uint4{255, 255, 255, 255})) * u(s(u(b) << (24 - 8 * n)) >> 24);
+}
+QUERN_INLINE I32 dot_u8s8(I32 acc, I32 a, I32 b) {
+  QUERN_QUARTERS(I32, s(u(acc.q[i]) + byte_product<0>(a.q[i], b.q[i]) + byte_product<1>(a.q[i], b.q[i]) +
+                        byte_product<2>(a.q[i], b.q[i]) + byte_product<3>(a.q[i], b.q[i])));
+}
+QUERN_INLINE F32 dot_bf16(F32 acc, I32 a, I32 b) {
+  const I32 mask = set1_i(static_cast<int32_t>(0xFFFF0000U));
+  const F32 odd = fmadd(from_bits(and_i(a, mask)), from_bits(and_i(b, mask)), acc);
+  return fmadd(from_bits(shift_left<16>(a)), from_bits(shift_left<16>(b)), odd);
+}
+QUERN_INLINE void store_low16(void* p, I32 a) {
+  narrow<uint16_t>(p, a);
+}
+QUERN_INLINE void store_low8(void* p, I32 a) {
+  narrow<uint8_t>(p, a);
+}
+QUERN_INLINE void store_pairs16(void* p, I32 a) {
+  uint16_t words[16];
+  uint16_t out[16];
+  narrow<uint16_t>(words, a);
+  for (int i = 0; i < 16; ++i) out[i] = words[(i & 12) | ((i & 1) << 1) | ((i & 2) >> 1)];
+  std::memcpy(p, out, sizeof(out));
+}
+QUERN_INLINE void store_low8_interleaved(void* p, I32 a, I32 b) {
+  uint8_t x[16];
+  uint8_t y[16];
+  narrow<uint8_t>(x, a);
+  narrow<uint8_t>(y, b);
+  auto* q = static_cast<uint8_t*>(p);
+  for (int i = 0; i < 16; i += 4) {
+    std::memcpy(q + 2 * i, x + i, 4);
+    std::memcpy(q + 2 * i + 4, y + i, 4);
   }
-  std::memcpy(&word, &value, 4);
-  word |= sign;
-  std::memcpy(&value, &word, 4);
-  return value;
 }
-QUERN_INLINE uint16_t float_to_half(float x) {
+// binary16, by integer arithmetic on whole vectors.
+QUERN_INLINE F32 load_f16(const void* p) {
+  const I32 h = load_u16(p);
+  const I32 sign = shift_left<16>(and_i(h, set1_i(0x8000)));
+  const I32 magnitude = shift_left<13>(and_i(h, set1_i(0x7FFF)));
+  const I32 normal = add_i(magnitude, set1_i(112 << 23));
+  // A subnormal is its fraction times 2^-24: put it under the implicit one of 2^-14 and take that off.
+  const F32 subnormal = sub(from_bits(add_i(magnitude, set1_i(113 << 23))), set1(6.103515625e-05F));
+  const I32 special = add_i(magnitude, set1_i(224 << 23));  // infinity and NaN
+  const F32 size = to_f32(magnitude);                       // below 2^28, exact enough to compare
+  const F32 finite = select_less(size, set1(8388608.0F), subnormal, from_bits(normal));
+  const F32 value = select_less(size, set1(260046848.0F), finite, from_bits(special));
+  return from_bits(or_i(bits(value), sign));
+}
+QUERN_INLINE uint16_t half_of(float x) {
   uint32_t word;
   std::memcpy(&word, &x, 4);
   const auto sign = static_cast<uint16_t>((word >> 16) & 0x8000U);
   word &= 0x7FFFFFFFU;
   if (word > 0x7F800000U) return static_cast<uint16_t>(sign | 0x7E00U | ((word >> 13) & 0x1FFU));
   if (word >= 0x477FF000U) return static_cast<uint16_t>(sign | 0x7C00U);  // 65520 and up: infinity
-  if (word < 0x38800000U) {  // below 2^-14: the fraction's unit is 2^-24, so that 0.5 as a float ends in it
+  if (word < 0x38800000U) {  // below 2^-14: added to 0.5, the fraction ends at 2^-24, rounded
     float magnitude;
     std::memcpy(&magnitude, &word, 4);
     magnitude += 0.5F;
@@ -532,119 +715,20 @@ QUERN_INLINE uint16_t float_to_half(float x) {
   word += 0xFFFU + ((word >> 13) & 1U);
   return static_cast<uint16_t>(sign | ((word - (112U << 23)) >> 13));
 }
-QUERN_INLINE F32 load_f16(const void* p) {
-  uint16_t h[16];
-  std::memcpy(h, p, sizeof(h));
-  QUERN_LANES(F32, half_to_float(h[i]));
-}
 QUERN_INLINE void store_f16(void* p, F32 a) {
+  float x[16];
   uint16_t h[16];
-  for (int i = 0; i < 16; ++i) h[i] = float_to_half(a.v[i]);
-  std::memcpy(p, h, sizeof(h));
-}
-
-QUERN_INLINE I32 set1_i(int32_t x) {
-  QUERN_LANES(I32, x);
-}
-QUERN_INLINE I32 zero_i() {
-  return set1_i(0);
-}
-QUERN_INLINE I32 load_i(const void* p) {
-  I32 r;
-  std::memcpy(r.v, p, sizeof(r.v));
-  return r;
-}
-QUERN_INLINE void store_i(void* p, I32 a) {
-  std::memcpy(p, a.v, sizeof(a.v));
-}
-QUERN_INLINE I32 load_u8(const void* p) {
-  const auto* q = static_cast<const uint8_t*>(p);
-  QUERN_LANES(I32, q[i]);
-}
-QUERN_INLINE I32 load_s8(const void* p) {
-  const auto* q = static_cast<const int8_t*>(p);
-  QUERN_LANES(I32, q[i]);
-}
-QUERN_INLINE I32 load_u16(const void* p) {
-  uint16_t h[16];
-  std::memcpy(h, p, sizeof(h));
-  QUERN_LANES(I32, h[i]);
-}
-// Two's complement, wrapping: by way of unsigned numbers.
-QUERN_INLINE uint32_t u32(int32_t x) {
-  return static_cast<uint32_t>(x);
-}
-QUERN_INLINE int32_t s32(uint32_t x) {
-  return static_cast<int32_t>(x);
-}
-QUERN_INLINE int32_t low16(int32_t x) {
-  return static_cast<int16_t>(x & 0xFFFF);
-}
-QUERN_INLINE int32_t high16(int32_t x) {
-  return x >> 16;
-}
-QUERN_INLINE I32 add_i(I32 a, I32 b) {
-  QUERN_LANES(I32, s32(u32(a.v[i]) + u32(b.v[i])));
-}
-QUERN_INLINE I32 sub_i(I32 a, I32 b) {
-  QUERN_LANES(I32, s32(u32(a.v[i]) - u32(b.v[i])));
-}
-QUERN_INLINE I32 mul_i(I32 a, I32 b) {
-  QUERN_LANES(I32, s32(u32(a.v[i]) * u32(b.v[i])));
-}
-QUERN_INLINE I32 max_i(I32 a, I32 b) {
-  QUERN_LANES(I32, a.v[i] > b.v[i] ? a.v[i] : b.v[i]);
-}
-QUERN_INLINE I32 min_i(I32 a, I32 b) {
-  QUERN_LANES(I32, a.v[i] < b.v[i] ? a.v[i] : b.v[i]);
-}
-QUERN_INLINE I32 and_i(I32 a, I32 b) {
-  QUERN_LANES(I32, a.v[i] & b.v[i]);
-}
-QUERN_INLINE I32 or_i(I32 a, I32 b) {
-  QUERN_LANES(I32, a.v[i] | b.v[i]);
-}
-QUERN_INLINE I32 xor_i(I32 a, I32 b) {
-  QUERN_LANES(I32, a.v[i] ^ b.v[i]);
-}
-template <int n>
-QUERN_INLINE I32 shift_left(I32 a) {
-  QUERN_LANES(I32, s32(u32(a.v[i]) << n));
-}
-template <int n>
-QUERN_INLINE I32 shift_right(I32 a) {
-  QUERN_LANES(I32, a.v[i] >> n);
-}
-template <int n>
-QUERN_INLINE I32 shift_right_logical(I32 a) {
-  QUERN_LANES(I32, s32(u32(a.v[i]) >> n));
-}
-template <int n>
-QUERN_INLINE I32 shift_right_u16(I32 a) {
-  constexpr uint32_t kKeep = 0xFFFFU >> n;
-  QUERN_LANES(I32, s32((u32(a.v[i]) >> n) & (kKeep << 16 | kKeep)));
-}
-QUERN_INLINE I32 dot_i16(I32 acc, I32 a, I32 b) {
-  QUERN_LANES(I32,
-              s32(u32(acc.v[i]) + u32(low16(a.v[i]) * low16(b.v[i])) + u32(high16(a.v[i]) * high16(b.v[i]))));
-}
-QUERN_INLINE I32 broadcast4(const void* p) {
-  int32_t x;
-  std::memcpy(&x, p, 4);
-  return set1_i(x);
-}
-QUERN_INLINE void store_low16(void* p, I32 a) {
-  uint16_t h[16];
-  for (int i = 0; i < 16; ++i) h[i] = static_cast<uint16_t>(a.v[i]);
-  std::memcpy(p, h, sizeof(h));
-}
-QUERN_INLINE void store_low8(void* p, I32 a) {
-  uint8_t h[16];
-  for (int i = 0; i < 16; ++i) h[i] = static_cast<uint8_t>(a.v[i]);
+  store(x, a);
+  for (int i = 0; i < 16; ++i) h[i] = half_of(x[i]);
   std::memcpy(p, h, sizeof(h));
 }
 
 #endif
+
+// Which of the dot products above there are; level 0 has them all, slowly.
+#define QUERN_HAS_DOT_U8S8 (QUERN_ISA_LEVEL == 0 || QUERN_ISA_LEVEL == 2 || QUERN_ISA_LEVEL >= 4)
+#define QUERN_HAS_DOT_BF16 (QUERN_ISA_LEVEL == 0 || QUERN_ISA_LEVEL >= 5)
+#define QUERN_HAS_MADDUBS (QUERN_ISA_LEVEL >= 1)
 
 // Reductions.
 #if QUERN_ISA_LEVEL >= 1
@@ -687,27 +771,32 @@ QUERN_INLINE int32_t reduce_max(I32 a) {
   return _mm_cvtsi128_si32(_mm_max_epi32(x, _mm_shuffle_epi32(x, 0xB1)));
 }
 #else
-QUERN_INLINE float reduce_add(F32 a) {
+template <class T, class Combine>
+QUERN_INLINE T reduce(T (&x)[16], const Combine& combine) {
   for (int n = 8; n >= 1; n /= 2) {
-    for (int i = 0; i < n; ++i) a.v[i] = a.v[i] + a.v[i + n];
+    for (int i = 0; i < n; ++i) x[i] = combine(x[i], x[i + n]);
   }
-  return a.v[0];
+  return x[0];
+}
+QUERN_INLINE float reduce_add(F32 a) {
+  float x[16];
+  store(x, a);
+  return reduce(x, [](float p, float q) { return p + q; });
 }
 QUERN_INLINE float reduce_max(F32 a) {
-  for (int n = 8; n >= 1; n /= 2) {
-    for (int i = 0; i < n; ++i) a.v[i] = a.v[i] > a.v[i + n] ? a.v[i] : a.v[i + n];
-  }
-  return a.v[0];
+  float x[16];
+  store(x, a);
+  return reduce(x, [](float p, float q) { return p > q ? p : q; });
 }
 QUERN_INLINE int32_t reduce_add(I32 a) {
-  uint32_t sum = 0;
-  for (int i = 0; i < 16; ++i) sum += u32(a.v[i]);
-  return s32(sum);
+  uint32_t x[16];
+  store_i(x, a);
+  return static_cast<int32_t>(reduce(x, [](uint32_t p, uint32_t q) { return p + q; }));
 }
 QUERN_INLINE int32_t reduce_max(I32 a) {
-  int32_t m = a.v[0];
-  for (int i = 1; i < 16; ++i) m = a.v[i] > m ? a.v[i] : m;
-  return m;
+  int32_t x[16];
+  store_i(x, a);
+  return reduce(x, [](int32_t p, int32_t q) { return p > q ? p : q; });
 }
 #endif
 
