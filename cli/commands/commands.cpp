@@ -6,6 +6,8 @@ namespace quern::cli {
 
 std::span<const Command> commands() {
   static const std::array kCommands = {
+      export_command(),
+      run_command(),
       passes_command(),
       tokenize_command(),
   };

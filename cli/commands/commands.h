@@ -5,6 +5,8 @@
 
 namespace quern::cli {
 
+Command export_command();
+Command run_command();
 Command passes_command();
 Command tokenize_command();
 

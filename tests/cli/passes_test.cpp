@@ -27,7 +27,8 @@ TEST(PassesCommand, JsonHasEveryOptionWithItsDefault) {
 }
 
 TEST(PassesCommand, NamesNearPasses) {
-  expect_refused(quern({"passes", "dead-cod"}), 2, {"there is no pass 'dead-cod'; did you mean 'dead-code'?"});
+  expect_refused(quern({"passes", "dead-cod"}), 2,
+                 {"there is no pass 'dead-cod'; did you mean 'dead-code'?"});
 }
 
 }  // namespace

@@ -1,0 +1,55 @@
+// quern export: back to ONNX.
+#include <nlohmann/json.hpp>
+
+#include "cli/commands/commands.h"
+#include "cli/format.h"
+#include "cli/model_file.h"
+#include "formats/onnx/export.h"
+#include "formats/onnx/import.h"
+
+namespace quern::cli {
+namespace {
+
+void declare(OptionSet& options) {
+  options.positional({.name = "MODEL", .help = "a model or artifact"})
+      .text("output,o", "FILE.onnx", "where to write the ONNX model (required)")
+      .number("external-over", "MB", {0, 2000},
+              "put weights into FILE.onnx.data where they take more than this", "1000")
+      .example("quern export model.quern -o model.onnx", "writes an artifact's graph and weights as ONNX")
+      .example("quern export model.onnx -o copy.onnx --external-over 100",
+               "rewrites a model, with weights of more than 100 MB beside it");
+}
+
+ExitStatus run(const Arguments& arguments, Console& console) {
+  const std::optional<std::string> output = arguments.text("output");
+  if (!output) throw UsageError("missing --output FILE.onnx");
+  const ModelFile model = open_model_file(arguments.text_of("MODEL"), console);
+  onnx_format::ExportOptions options;
+  options.external_over = static_cast<int64_t>(arguments.number_of("external-over") * 1e6);
+  onnx_format::export_model(*model.graph, *output, options);
+  // Reading it back tells which files it has, and that it can be read.
+  std::vector<std::string> files;
+  for (const auto& file : onnx_format::import_model(*output).files) files.push_back(file);
+  if (console.json()) {
+    console.print_json({{"files", files}});
+  } else {
+    for (const std::string& file : files) {
+      console.summary("wrote " + one_line(file) + ", " +
+                      format_bytes(static_cast<double>(std::filesystem::file_size(file))) + "\n");
+    }
+  }
+  return ExitStatus::Ok;
+}
+
+}  // namespace
+
+Command export_command() {
+  return {.name = "export",
+          .summary = "write a model or artifact as ONNX",
+          .group = "Compile",
+          .details = "",
+          .declare = declare,
+          .run = run};
+}
+
+}  // namespace quern::cli

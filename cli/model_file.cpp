@@ -1,0 +1,63 @@
+#include "cli/model_file.h"
+
+#include <algorithm>
+
+#include "formats/file/checksum.h"
+#include "formats/file/mapped_file.h"
+#include "formats/onnx/import.h"
+
+namespace quern::cli {
+namespace {
+
+bool is_model_name(const std::filesystem::path& path) {
+  return path.extension() == ".onnx" || path.extension() == ".quern";
+}
+
+// The model file in a folder, by the names that exporters give it; else the only one there.
+std::filesystem::path model_in(const std::filesystem::path& folder) {
+  std::vector<std::filesystem::path> found;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (is_model_name(entry.path())) found.push_back(entry.path());
+  }
+  std::sort(found.begin(), found.end());
+  if (found.size() == 1) return found.front();
+  for (const char* usual : {"model.onnx", "decoder_model_merged.onnx"}) {
+    const auto match = std::find(found.begin(), found.end(), folder / usual);
+    if (match != found.end()) return *match;
+  }
+  if (found.empty()) {
+    throw_error(ErrorCode::Io, "'", folder.string(), "' holds no model: neither an .onnx nor a .quern file");
+  }
+  std::string names;
+  for (const auto& path : found) names += (names.empty() ? "" : ", ") + path.filename().string();
+  throw_error(ErrorCode::InvalidArgument, "'", folder.string(), "' holds several models (", names,
+              "); name one");
+}
+
+}  // namespace
+
+ModelFile open_model_file(const std::filesystem::path& path, Console& console) {
+  std::error_code ignored;
+  ModelFile model;
+  model.path = std::filesystem::is_directory(path, ignored) ? model_in(path) : path;
+  onnx_format::ImportedModel imported = onnx_format::import_model(model.path);
+  for (const std::string& warning : imported.warnings) console.warn(model.path.string() + ": " + warning);
+  model.format = "ONNX";
+  model.graph = std::move(imported.graph);
+  model.files = std::move(imported.files);
+  for (const auto& file : model.files)
+    model.size_bytes += static_cast<int64_t>(std::filesystem::file_size(file));
+  return model;
+}
+
+std::string digest_of(const ModelFile& model) {
+  Sha256 hash;
+  for (const auto& path : model.files) {
+    const auto file = MappedFile::open(path);
+    hash.update(file->bytes());
+    file->drop_pages(file->bytes());
+  }
+  return to_hex(hash.finish());
+}
+
+}  // namespace quern::cli
