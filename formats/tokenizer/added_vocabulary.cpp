@@ -92,7 +92,9 @@ void AddedVocabulary::add(std::vector<AddedToken> tokens, const Vocabulary& mode
   for (const AddedToken& token : tokens_) {
     std::string content = token.content;
     if (token.normalized && normalizer != nullptr) {
-      normalizer->apply(content, size_t{1} << 20);
+      NormalizedText text(content, size_t{1} << 20);
+      normalizer->apply(text);
+      content = std::move(text.text);
       if (content != token.content) normalized_texts_[token.id] = content;
     }
     (token.normalized ? normalized_ : raw_).add(content, static_cast<uint32_t>(token.id));
@@ -143,7 +145,8 @@ std::vector<AddedVocabulary::Section> AddedVocabulary::split(std::string_view te
     if (token.lstrip) begin = std::max(before_spaces(text, begin), done);
     if (token.rstrip) end = behind_spaces(text, end);
     if (done < begin) sections.push_back({done, begin, kNoId});
-    sections.push_back({begin, end, match->value});
+    // Stripped by the token before it, nothing may be left of a token that is itself space.
+    if (begin < end) sections.push_back({begin, end, match->value});
     done = end;
   }
   if (done < text.size()) sections.push_back({done, text.size(), kNoId});

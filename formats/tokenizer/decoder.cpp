@@ -33,24 +33,6 @@ std::string replace_all(std::string_view text, std::string_view from, std::strin
   return out.append(text.substr(done));
 }
 
-// The spaces and short forms of English that tokenizing had pulled apart.
-std::string cleaned_up(std::string text) {
-  static constexpr std::array<std::pair<std::string_view, std::string_view>, 11> kRules = {
-      {{" .", "."},
-       {" ?", "?"},
-       {" !", "!"},
-       {" ,", ","},
-       {" ' ", "'"},
-       {" n't", "n't"},
-       {" 'm", "'m"},
-       {" do not", " don't"},
-       {" 's", "'s"},
-       {" 've", "'ve"},
-       {" 're", "'re"}}};
-  for (const auto& [from, to] : kRules) text = replace_all(text, from, to);
-  return text;
-}
-
 // A stage that needs each token as a whole.
 class WholeTokenStage : public DecodeStage {
  public:
@@ -224,7 +206,7 @@ class WordPieceStage : public WholeTokenStage {
       }
     }
     first_ = false;
-    pass(cleanup_ ? cleaned_up(std::move(token)) : token);
+    pass(cleanup_ ? clean_up_spaces(std::move(token)) : token);
   }
 
  private:
@@ -275,7 +257,8 @@ class CtcStage : public WholeTokenStage {
     if (last_ == token) return;
     last_ = token;
     std::string out = replace_all(token, options_.pad_token, "");
-    if (options_.cleanup) out = replace_all(cleaned_up(std::move(out)), options_.word_delimiter_token, " ");
+    if (options_.cleanup)
+      out = replace_all(clean_up_spaces(std::move(out)), options_.word_delimiter_token, " ");
     if (!out.empty()) pass(out);
   }
 
@@ -308,6 +291,23 @@ StageFactory factory_of(Arguments... arguments) {
 }
 
 }  // namespace
+
+std::string clean_up_spaces(std::string text) {
+  static constexpr std::array<std::pair<std::string_view, std::string_view>, 11> kRules = {
+      {{" .", "."},
+       {" ?", "?"},
+       {" !", "!"},
+       {" ,", ","},
+       {" ' ", "'"},
+       {" n't", "n't"},
+       {" 'm", "'m"},
+       {" do not", " don't"},
+       {" 's", "'s"},
+       {" 've", "'ve"},
+       {" 're", "'re"}}};
+  for (const auto& [from, to] : kRules) text = replace_all(text, from, to);
+  return text;
+}
 
 StageFactory fuse_stage() {
   return factory_of<FuseStage>();

@@ -56,6 +56,9 @@ StageFactory join_stage();
 // Bytes as they are; what is malformed becomes U+FFFD.
 StageFactory raw_bytes_stage();
 
+// Takes the spaces before punctuation and short forms of English away that tokenizing had put there.
+std::string clean_up_spaces(std::string text);
+
 // The stages of one decoding.
 class DecodeStream {
  public:

@@ -17,16 +17,22 @@ namespace {
 
 // Rewrites character by character: rewrite(c, out) appends what becomes of c.
 template <class Rewrite>
-void rewrite_characters(std::string& text, Rewrite&& rewrite) {
+void rewrite_characters(NormalizedText& text, Rewrite&& rewrite) {
   std::string out;
-  out.reserve(text.size());
-  const char* end = text.data() + text.size();
-  for (const char* p = text.data(); p != end;) rewrite(next_code_point(p), out);
-  text = std::move(out);
+  out.reserve(text.text.size());
+  size_t head = 0;
+  const char* end = text.text.data() + text.text.size();
+  for (const char* p = text.text.data(); p != end;) {
+    const bool in_head = static_cast<size_t>(p - text.text.data()) < text.head;
+    rewrite(next_code_point(p), out);
+    if (in_head) head = out.size();
+  }
+  text.text = std::move(out);
+  text.head = head;
 }
 
-void check_growth(const std::string& text, size_t max_size) {
-  if (text.size() > max_size) {
+void check_growth(size_t size, size_t max_size) {
+  if (size > max_size) {
     throw_error(ErrorCode::BadData, "tokenizer: the normalizer makes more than ", max_size,
                 " bytes of this text");
   }
@@ -79,33 +85,53 @@ size_t unchanged_prefix(std::string_view text, NormalizationForm form) {
 class UnicodeNormalizer : public Normalizer {
  public:
   explicit UnicodeNormalizer(NormalizationForm form) : form_(form) {}
-  void apply(std::string& text, size_t) const override {
-    if (unchanged_prefix(text, form_) < text.size()) text = to_normalization_form(text, form_);
+  void apply(NormalizedText& text) const override {
+    if (unchanged_prefix(text.text, form_) == text.text.size()) return;
+    std::string out = to_normalization_form(text.text, form_);
+    text.head = normalized_head(text, out);
+    text.text = std::move(out);
   }
 
  private:
+  // The characters of the result that hold what the head decomposes into.
+  size_t normalized_head(const NormalizedText& text, std::string_view out) const {
+    const bool compatible = form_ == NormalizationForm::Nfkc || form_ == NormalizationForm::Nfkd;
+    const auto decomposed = compatible ? NormalizationForm::Nfkd : NormalizationForm::Nfd;
+    const size_t wanted =
+        count_characters(to_normalization_form(std::string_view(text.text).substr(0, text.head), decomposed));
+    size_t at = 0;
+    for (size_t found = 0; found < wanted && at < out.size();) {
+      const std::string_view character = out.substr(at, utf8_length(out[at]));
+      found += count_characters(to_normalization_form(character, decomposed));
+      at += character.size();
+    }
+    return at;
+  }
+
   NormalizationForm form_;
 };
 
 class Lowercase : public Normalizer {
  public:
-  void apply(std::string& text, size_t) const override { rewrite_characters(text, append_lower); }
+  void apply(NormalizedText& text) const override { rewrite_characters(text, append_lower); }
 };
 
 class Strip : public Normalizer {
  public:
   Strip(bool left, bool right) : left_(left), right_(right) {}
-  void apply(std::string& text, size_t) const override {
-    std::string_view rest = text;
+  void apply(NormalizedText& text) const override {
+    std::string_view rest = text.text;
     while (left_ && !rest.empty() && is_white_space(code_point_at(rest.data()))) {
       rest.remove_prefix(utf8_length(rest.front()));
     }
+    const size_t removed = text.text.size() - rest.size();
     while (right_ && !rest.empty()) {
       const char32_t c = last_code_point(rest);
       if (!is_white_space(c)) break;
       rest.remove_suffix(c < 0x80 ? 1 : c < 0x800 ? 2 : 3);
     }
-    if (rest.size() < text.size()) text = std::string(rest);
+    text.head = std::min(text.head - std::min(text.head, removed), rest.size());
+    if (rest.size() < text.text.size()) text.text = std::string(rest);
   }
 
  private:
@@ -115,7 +141,7 @@ class Strip : public Normalizer {
 
 class StripAccents : public Normalizer {
  public:
-  void apply(std::string& text, size_t) const override {
+  void apply(NormalizedText& text) const override {
     rewrite_characters(text, [](char32_t c, std::string& out) {
       if (!has_property(c, kCombiningMark)) append_utf8(out, c);
     });
@@ -126,18 +152,26 @@ class Replace : public Normalizer {
  public:
   Replace(std::unique_ptr<Pattern> pattern, std::string content)
       : pattern_(std::move(pattern)), content_(std::move(content)) {}
-  void apply(std::string& text, size_t max_size) const override {
-    if (text.empty()) return;
+  void apply(NormalizedText& text) const override {
+    if (text.text.empty()) return;
     std::vector<Span> spans;
-    pattern_->find(text, spans);
+    pattern_->find(text.text, spans);
     std::string out;
-    out.reserve(text.size());
+    out.reserve(text.text.size());
+    size_t head = 0;
     for (const Span& span : spans) {
-      out += span.match ? std::string_view(content_)
-                        : std::string_view(text).substr(span.begin, span.end - span.begin);
-      check_growth(out, max_size);
+      if (span.match) {
+        out += content_;
+        // What replaces a match counts as its last character.
+        if (span.end <= text.head) head = out.size();
+      } else {
+        if (span.begin < text.head) head = out.size() + std::min(span.end, text.head) - span.begin;
+        out.append(text.text, span.begin, span.end - span.begin);
+      }
+      check_growth(out.size(), text.max_size);
     }
-    text = std::move(out);
+    text.text = std::move(out);
+    text.head = head;
   }
 
  private:
@@ -148,9 +182,11 @@ class Replace : public Normalizer {
 class Prepend : public Normalizer {
  public:
   explicit Prepend(std::string prefix) : prefix_(std::move(prefix)) {}
-  void apply(std::string& text, size_t max_size) const override {
-    if (!text.empty()) text.insert(0, prefix_);
-    check_growth(text, max_size);
+  void apply(NormalizedText& text) const override {
+    if (text.text.empty()) return;
+    check_growth(text.text.size() + prefix_.size(), text.max_size);
+    text.text.insert(0, prefix_);
+    if (text.head > 0) text.head += prefix_.size();
   }
 
  private:
@@ -162,17 +198,20 @@ class Prepend : public Normalizer {
 class Precompiled : public Normalizer {
  public:
   explicit Precompiled(Charsmap charsmap) : charsmap_(std::move(charsmap)) {}
-  void apply(std::string& text, size_t max_size) const override {
+  void apply(NormalizedText& text) const override {
     std::string out;
-    out.reserve(text.size());
-    const std::string_view view = text;
+    out.reserve(text.text.size());
+    const std::string_view view = text.text;
+    size_t head = 0;
     for (size_t begin = 0; begin < view.size();) {
       const size_t end = short_grapheme_end(view, begin);
       append_grapheme(view.substr(begin, end - begin), out);
-      check_growth(out, max_size);
+      check_growth(out.size(), text.max_size);
+      if (begin < text.head) head = out.size();
       begin = end;
     }
-    text = std::move(out);
+    text.text = std::move(out);
+    text.head = head;
   }
 
  private:
@@ -203,10 +242,10 @@ bool is_cjk_ideograph(char32_t c) {
 class BertNormalizer : public Normalizer {
  public:
   explicit BertNormalizer(BertNormalizerOptions options) : options_(options) {}
-  void apply(std::string& text, size_t) const override {
+  void apply(NormalizedText& text) const override {
     rewrite_characters(text, [this](char32_t c, std::string& out) { append_cleaned(c, out); });
     if (options_.strip_accents.value_or(options_.lowercase)) {
-      text = to_normalization_form(text, NormalizationForm::Nfd);
+      UnicodeNormalizer(NormalizationForm::Nfd).apply(text);
       rewrite_characters(text, [](char32_t c, std::string& out) {
         if (!has_property(c, kNonspacingMark)) append_utf8(out, c);
       });
@@ -231,7 +270,7 @@ class BertNormalizer : public Normalizer {
 
 class Nmt : public Normalizer {
  public:
-  void apply(std::string& text, size_t) const override {
+  void apply(NormalizedText& text) const override {
     rewrite_characters(text, [](char32_t c, std::string& out) {
       if ((c >= 1 && c <= 8) || c == 0xB || (c >= 0xE && c <= 0x1F) || c == 0x7F || c == 0x8F || c == 0x9F)
         return;
@@ -245,18 +284,22 @@ class Nmt : public Normalizer {
 
 class ByteLevelNormalizer : public Normalizer {
  public:
-  void apply(std::string& text, size_t) const override {
+  void apply(NormalizedText& text) const override {
+    const std::string_view view = text.text;
     std::string out;
-    append_byte_level(text, out);
-    text = std::move(out);
+    append_byte_level(view.substr(0, text.head), out);
+    const size_t head = out.size();
+    append_byte_level(view.substr(text.head), out);
+    text.text = std::move(out);
+    text.head = head;
   }
 };
 
 class NormalizerSequence : public Normalizer {
  public:
   explicit NormalizerSequence(std::vector<std::unique_ptr<Normalizer>> parts) : parts_(std::move(parts)) {}
-  void apply(std::string& text, size_t max_size) const override {
-    for (const auto& part : parts_) part->apply(text, max_size);
+  void apply(NormalizedText& text) const override {
+    for (const auto& part : parts_) part->apply(text);
   }
 
  private:
@@ -264,6 +307,9 @@ class NormalizerSequence : public Normalizer {
 };
 
 }  // namespace
+
+NormalizedText::NormalizedText(std::string_view raw, size_t limit)
+    : text(raw), head(raw.empty() ? 0 : utf8_length(raw.front())), max_size(limit) {}
 
 // The installed utf8proc may know newer characters than `tokenizers`. To an older version these are starters
 // that compose with nothing, so that the text may be cut at them and normalized piece by piece.

@@ -12,12 +12,23 @@ namespace quern::tokenizer {
 class Pattern;
 class Charsmap;
 
+// A text on its way through the normalizers.
+struct NormalizedText {
+  std::string text;  // valid UTF-8
+  // So many bytes at its beginning come from the first character that the text had before. Metaspace asks, to
+  // know which piece begins the text.
+  size_t head = 0;
+  // More than this is an error: rules that replace a little by a lot must not fill the memory.
+  size_t max_size = 0;
+
+  NormalizedText(std::string_view raw, size_t limit);
+};
+
 class Normalizer {
  public:
   virtual ~Normalizer() = default;
-  // `text` is valid UTF-8 and stays so. Throws Error{BadData} where it would grow over `max_size` bytes:
-  // rules that replace a little by a lot must not fill the memory.
-  virtual void apply(std::string& text, size_t max_size) const = 0;
+  // Throws Error{BadData} where the text grows over its max_size.
+  virtual void apply(NormalizedText& text) const = 0;
 };
 
 // The Unicode normalization forms (UAX #15), of the Unicode version that `tokenizers` has.

@@ -1,6 +1,7 @@
 // A text cut into pieces, on its way through the pre-tokenizers.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -13,12 +14,12 @@ class Pieces {
   struct Piece {
     size_t begin;
     size_t end;
-    bool at_start;  // nothing of the whole input lies before it
+    size_t head;  // bytes at its beginning that come from the first character of the whole input
   };
 
   // One piece, which is all of `text` (kept by the caller).
-  Pieces(std::string_view text, bool at_start) : text_(text) {
-    if (!text.empty()) pieces_.push_back({0, text.size(), at_start});
+  Pieces(std::string_view text, size_t head) : text_(text) {
+    if (!text.empty()) pieces_.push_back({0, text.size(), head});
   }
 
   const std::vector<Piece>& list() const { return pieces_; }
@@ -34,20 +35,22 @@ class Pieces {
     for (const Piece& piece : pieces_) {
       cut(text(piece), [&](size_t begin, size_t end) {
         if (begin == end) return;
-        scratch_.push_back({piece.begin + begin, piece.begin + end, piece.at_start && begin == 0});
+        scratch_.push_back(
+            {piece.begin + begin, piece.begin + end, piece.head - std::min(piece.head, begin)});
       });
     }
     pieces_.swap(scratch_);
   }
 
-  // Rewrites each piece: rewrite(text, piece, out) appends the new text of the piece to `out`.
+  // Rewrites each piece: rewrite(text, head, out) appends the new text of the piece to `out` and updates its
+  // head.
   template <class Rewrite>
   void rewrite_each(Rewrite&& rewrite) {
     std::string rewritten;
     rewritten.reserve(text_.size() + 16);
     for (Piece& piece : pieces_) {
       const size_t begin = rewritten.size();
-      rewrite(text(piece), piece, rewritten);
+      rewrite(text(piece), piece.head, rewritten);
       piece.begin = begin;
       piece.end = rewritten.size();
     }

@@ -66,25 +66,28 @@ std::vector<int64_t> Pipeline::encode(std::string_view text, EncodeOptions optio
 
 void Pipeline::encode_raw_section(std::string_view text, bool at_start, ModelScratch& scratch,
                                   std::vector<int64_t>& ids) const {
-  std::string normalized;
+  size_t head = utf8_length(text.front());
+  std::optional<NormalizedText> normalized;
   if (normalizer) {
-    normalized = text;
-    normalizer->apply(normalized, max_normalized(text.size()));
-    text = normalized;
+    normalized.emplace(text, max_normalized(text.size()));
+    normalizer->apply(*normalized);
+    text = normalized->text;
+    head = normalized->head;
   }
+  if (!at_start) head = 0;
   for (const AddedVocabulary::Section& section : added.split_normalized(text)) {
     if (section.id != kNoId) {
       ids.push_back(section.id);
     } else {
-      encode_section(text.substr(section.begin, section.end - section.begin), at_start && section.begin == 0,
-                     scratch, ids);
+      encode_section(text.substr(section.begin, section.end - section.begin),
+                     head - std::min(head, section.begin), scratch, ids);
     }
   }
 }
 
-void Pipeline::encode_section(std::string_view text, bool at_start, ModelScratch& scratch,
+void Pipeline::encode_section(std::string_view text, size_t head, ModelScratch& scratch,
                               std::vector<int64_t>& ids) const {
-  Pieces pieces(text, at_start);
+  Pieces pieces(text, std::min(head, text.size()));
   if (pre_tokenizer) pre_tokenizer->apply(pieces);
   for (const Pieces::Piece& piece : pieces.list()) {
     if (byte_model != nullptr) {

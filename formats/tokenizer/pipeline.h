@@ -42,7 +42,7 @@ struct Pipeline {
  private:
   void encode_raw_section(std::string_view text, bool at_start, ModelScratch& scratch,
                           std::vector<int64_t>& ids) const;
-  void encode_section(std::string_view text, bool at_start, ModelScratch& scratch,
+  void encode_section(std::string_view text, size_t head, ModelScratch& scratch,
                       std::vector<int64_t>& ids) const;
   std::unique_ptr<ModelScratch> take_scratch() const;
   void give_scratch(std::unique_ptr<ModelScratch> scratch) const;

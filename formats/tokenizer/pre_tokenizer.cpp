@@ -13,8 +13,11 @@ class ByteLevel : public PreTokenizer {
 
   void apply(Pieces& pieces) const override {
     if (options_.add_prefix_space) {
-      pieces.rewrite_each([](std::string_view text, const Pieces::Piece&, std::string& out) {
-        if (text.front() != ' ') out.push_back(' ');
+      pieces.rewrite_each([](std::string_view text, size_t& head, std::string& out) {
+        if (text.front() != ' ') {
+          out.push_back(' ');
+          if (head > 0) ++head;
+        }
         out.append(text);
       });
     }
@@ -22,8 +25,13 @@ class ByteLevel : public PreTokenizer {
       pieces.cut_each([](std::string_view text, auto&& emit) { SplitMatcher::gpt2().for_each(text, emit); });
     }
     if (keeps_bytes_) return;
-    pieces.rewrite_each(
-        [](std::string_view text, const Pieces::Piece&, std::string& out) { append_byte_level(text, out); });
+    pieces.rewrite_each([](std::string_view text, size_t& head, std::string& out) {
+      const size_t begin = out.size();
+      append_byte_level(text.substr(0, head), out);
+      const size_t new_head = out.size() - begin;
+      append_byte_level(text.substr(head), out);
+      head = new_head;
+    });
   }
 
   bool keep_bytes() override {
@@ -75,18 +83,22 @@ class Metaspace : public PreTokenizer {
   explicit Metaspace(MetaspaceOptions options) : options_(std::move(options)) {}
 
   void apply(Pieces& pieces) const override {
-    pieces.rewrite_each([this](std::string_view text, const Pieces::Piece& piece, std::string& out) {
+    pieces.rewrite_each([this](std::string_view text, size_t& head, std::string& out) {
+      const size_t begin = out.size();
       const bool wants = options_.prepend_scheme == PrependScheme::Always ||
-                         (options_.prepend_scheme == PrependScheme::First && piece.at_start);
+                         (options_.prepend_scheme == PrependScheme::First && head > 0);
       if (wants && text.front() != ' ' && !text.starts_with(options_.replacement))
         out += options_.replacement;
-      for (const char c : text) {
-        if (c == ' ') {
+      size_t new_head = 0;
+      for (size_t at = 0; at < text.size(); ++at) {
+        if (text[at] == ' ') {
           out += options_.replacement;
         } else {
-          out.push_back(c);
+          out.push_back(text[at]);
         }
+        if (at < head) new_head = out.size() - begin;
       }
+      head = new_head;
     });
     if (!options_.split) return;
     // Each replacement begins a piece.

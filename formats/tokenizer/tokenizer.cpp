@@ -51,7 +51,8 @@ std::string Tokenizer::decode(std::span<const int64_t> ids, DecodeOptions option
   for (const int64_t id : ids) {
     if (pipeline_->decoder_text(id, options, token)) text += stream.push(token);
   }
-  return text + stream.finish();
+  text += stream.finish();
+  return options.clean_up_spaces ? clean_up_spaces(std::move(text)) : text;
 }
 
 std::optional<std::string> Tokenizer::token_of(int64_t id) const {

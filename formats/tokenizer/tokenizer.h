@@ -22,6 +22,9 @@ struct EncodeOptions {
 
 struct DecodeOptions {
   bool skip_special_tokens = false;
+  // Takes the spaces before punctuation and short forms of English away, as transformers' option
+  // clean_up_tokenization_spaces does. For decode() alone; a StreamDecoder does not look at it.
+  bool clean_up_spaces = false;
 };
 
 // A token that is found in the text before anything else looks at it.

@@ -1,6 +1,7 @@
 // UTF-8 by code points. Except for to_valid_utf8(), everything expects valid UTF-8.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -32,6 +33,11 @@ inline char32_t next_code_point(const char*& p) {
   const char32_t b2 = follow();
   const char32_t b3 = follow();
   return (b0 & 0x07U) << 18 | b1 << 12 | b2 << 6 | b3;
+}
+
+inline size_t count_characters(std::string_view text) {
+  return static_cast<size_t>(std::count_if(
+      text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
 }
 
 inline char32_t code_point_at(const char* p) {

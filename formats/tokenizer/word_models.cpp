@@ -18,11 +18,6 @@ uint32_t need_unknown(uint32_t unk_id, const std::string& unk_token, std::string
   return unk_id;
 }
 
-size_t count_characters(std::string_view text) {
-  return static_cast<size_t>(std::count_if(
-      text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
-}
-
 size_t longest_token(const Vocabulary& vocabulary) {
   size_t longest = 0;
   for (uint32_t id = 0; id < vocabulary.id_limit(); ++id) {
