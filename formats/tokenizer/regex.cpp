@@ -18,6 +18,23 @@ namespace {
 constexpr unsigned long kMaxRetries = 20'000'000;
 constexpr unsigned kMaxStack = 4'000'000;
 
+// \w of Oniguruma: as Rust's `regex` has it, without its joiners. Standing alone, but not within brackets, it
+// also holds the digits of Latin-1.
+std::vector<CodeRange> word_ranges(bool latin_digits) {
+  std::vector<CodeRange> ranges;
+  for (uint32_t c = 0; c < 0x110000; ++c) {
+    const bool latin_digit = c == 0xB2 || c == 0xB3 || c == 0xB9 || (c >= 0xBC && c <= 0xBE);
+    if (!(latin_digit && latin_digits) && (!has_property(c, kWordCharacter) || c == 0x200C || c == 0x200D))
+      continue;
+    if (!ranges.empty() && ranges.back().last + 1 == c) {
+      ranges.back().last = c;
+    } else {
+      ranges.push_back({c, c});
+    }
+  }
+  return ranges;
+}
+
 struct OwnProperty {
   const char* name;   // as patterns spell it, in lower case
   const char* known;  // as Oniguruma knows it
@@ -40,6 +57,9 @@ std::vector<OwnProperty> own_properties() {
           {"lo", "QuernLo", category(Category::Lo, Category::Lo)},
           {"mn", "QuernMn", category(Category::Mn, Category::Mn)},
           {"nd", "QuernNd", category(Category::Nd, Category::Nd)},
+          // Spelt \w; patterns can't name these two by a property of their own.
+          {"-", "QuernWord", word_ranges(true)},
+          {"-", "QuernWordInBrackets", word_ranges(false)},
           {"han", "QuernHan", script_ranges(Script::Han)},
           {"hangul", "QuernHangul", script_ranges(Script::Hangul)},
           {"hiragana", "QuernHiragana", script_ranges(Script::Hiragana)},
@@ -75,36 +95,84 @@ std::string normalized_name(std::string_view name) {
   return out;
 }
 
-// The pattern with \p{L} and its like naming our own properties.
-std::string with_own_properties(std::string_view pattern) {
-  std::string out;
-  for (size_t at = 0; at < pattern.size();) {
-    if (pattern[at] != '\\' || at + 1 >= pattern.size()) {
-      out.push_back(pattern[at++]);
-      continue;
+// \w and the like as properties.
+std::string_view own_class(char letter, bool in_brackets) {
+  switch (letter) {
+    case 'w':
+      return in_brackets ? "\\p{QuernWordInBrackets}" : "\\p{QuernWord}";
+    case 'W':
+      return in_brackets ? "\\P{QuernWordInBrackets}" : "\\P{QuernWord}";
+    case 'd':
+      return "\\p{QuernNd}";
+    case 'D':
+      return "\\P{QuernNd}";
+    default:
+      return {};
+  }
+}
+
+// Rewrites a pattern so that \p{L} and its like name our own properties.
+class PropertyRewriter {
+ public:
+  explicit PropertyRewriter(std::string_view pattern) : pattern_(pattern) {}
+
+  std::string rewrite() {
+    while (at_ < pattern_.size()) {
+      if (pattern_[at_] == '\\' && at_ + 1 < pattern_.size()) {
+        rewrite_escape();
+      } else {
+        follow_brackets();
+        out_.push_back(pattern_[at_++]);
+      }
     }
-    const bool names_property = (pattern[at + 1] == 'p' || pattern[at + 1] == 'P') &&
-                                at + 2 < pattern.size() && pattern[at + 2] == '{';
-    const size_t close = names_property ? pattern.find('}', at) : std::string_view::npos;
-    if (close == std::string_view::npos) {
-      out.append(pattern.substr(at, 2));
-      at += 2;
-      continue;
+    return std::move(out_);
+  }
+
+ private:
+  // A bracket that closes right after the opening one is a character of the class.
+  void follow_brackets() {
+    if (pattern_[at_] == '[') {
+      ++depth_;
+      opened_at_ = at_ + 1 < pattern_.size() && pattern_[at_ + 1] == '^' ? at_ + 2 : at_ + 1;
+    } else if (pattern_[at_] == ']' && depth_ > 0 && at_ != opened_at_) {
+      --depth_;
     }
-    const size_t name_at = at + 3 + (pattern[at + 3] == '^' ? 1 : 0);
-    const std::string name = normalized_name(pattern.substr(name_at, close - name_at));
+  }
+
+  void rewrite_escape() {
+    const char letter = pattern_[at_ + 1];
+    const bool named =
+        (letter == 'p' || letter == 'P') && at_ + 2 < pattern_.size() && pattern_[at_ + 2] == '{';
+    const size_t close = named ? pattern_.find('}', at_) : std::string_view::npos;
+    if (close != std::string_view::npos) {
+      rewrite_property(close);
+      return;
+    }
+    const std::string_view own = own_class(letter, depth_ > 0);
+    out_.append(own.empty() ? pattern_.substr(at_, 2) : own);
+    at_ += 2;
+  }
+
+  void rewrite_property(size_t close) {
+    const size_t name_at = at_ + 3 + (pattern_[at_ + 3] == '^' ? 1 : 0);
+    const std::string name = normalized_name(pattern_.substr(name_at, close - name_at));
     const auto& own = registered_properties();
     const auto found =
         std::find_if(own.begin(), own.end(), [&](const OwnProperty& p) { return name == p.name; });
     if (found == own.end()) {
-      out.append(pattern.substr(at, close + 1 - at));
+      out_.append(pattern_.substr(at_, close + 1 - at_));
     } else {
-      out.append(pattern.substr(at, name_at - at)).append(found->known).append("}");
+      out_.append(pattern_.substr(at_, name_at - at_)).append(found->known).append("}");
     }
-    at = close + 1;
+    at_ = close + 1;
   }
-  return out;
-}
+
+  std::string_view pattern_;
+  size_t at_ = 0;
+  int depth_ = 0;
+  size_t opened_at_ = 0;
+  std::string out_;
+};
 
 std::string onig_message(int code, OnigErrorInfo* info) {
   std::array<OnigUChar, ONIG_MAX_ERROR_MESSAGE_LEN> text{};
@@ -139,7 +207,7 @@ struct Regex::Compiled {
 };
 
 Regex::Regex(std::string_view pattern) : pattern_(pattern), compiled_(std::make_unique<Compiled>()) {
-  const std::string own = with_own_properties(pattern);
+  const std::string own = PropertyRewriter(pattern).rewrite();
   registered_properties();
   OnigErrorInfo info{};
   // Oniguruma guards its global tables with nothing.
