@@ -135,13 +135,6 @@ class Parts {
   std::map<const Value*, const char*> parts_;
 };
 
-std::string format_of(const Constant& constant) {
-  if (const auto* tensor = std::get_if<Tensor>(&constant)) return std::string(to_string(tensor->dtype()));
-  if (const auto* quantized = std::get_if<QuantizedTensor>(&constant)) return to_string(quantized->scheme);
-  const PackedSpec& spec = std::get<PackedTensor>(constant).spec();
-  return spec.is_quantized() ? to_string(spec.scheme) : std::string(to_string(spec.dtype()));
-}
-
 bool is_parameter(const Constant& constant) {
   const auto* tensor = std::get_if<Tensor>(&constant);
   return tensor == nullptr || is_floating(tensor->dtype());
@@ -183,6 +176,13 @@ void add_constants(const Graph& graph, const Parts& parts, std::map<std::string,
 
 std::optional<DecoderFacts> decoder_facts(const Graph& graph);  // decoder_facts.cpp
 
+std::string format_of(const Constant& constant) {
+  if (const auto* tensor = std::get_if<Tensor>(&constant)) return std::string(to_string(tensor->dtype()));
+  if (const auto* quantized = std::get_if<QuantizedTensor>(&constant)) return to_string(quantized->scheme);
+  const PackedSpec& spec = std::get<PackedTensor>(constant).spec();
+  return spec.is_quantized() ? to_string(spec.scheme) : std::string(to_string(spec.dtype()));
+}
+
 double ModelFacts::bits_per_weight() const {
   int64_t bytes = 0;
   for (const TensorGroup& group : groups) bytes += group.parameter_bytes;
@@ -222,13 +222,17 @@ ModelFacts facts_of(const Graph& graph) {
   return facts;
 }
 
+// So that lines break between operators, not within.
+constexpr const char* kNoBreak = "\u00A0";
+
 std::string operator_list(const std::map<std::string, int64_t>& operators) {
   std::vector<std::pair<std::string, int64_t>> sorted(operators.begin(), operators.end());
   std::stable_sort(sorted.begin(), sorted.end(),
                    [](const auto& a, const auto& b) { return a.second > b.second; });
   std::string text;
   for (const auto& [name, count] : sorted) {
-    text += (text.empty() ? "" : ", ") + name + (count > 1 ? " x " + std::to_string(count) : "");
+    text += (text.empty() ? "" : ", ") + name +
+            (count > 1 ? kNoBreak + std::string("x") + kNoBreak + std::to_string(count) : "");
   }
   return text;
 }

@@ -52,6 +52,9 @@ struct ModelFacts {
 
 ModelFacts facts_of(const Graph& graph);
 
+// "f32", "int8 symmetric per channel".
+std::string format_of(const Constant& constant);
+
 // Operators that stand beside the canonical ones in a decoder, or make up a plain graph: "Softmax x 4".
 std::string operator_list(const std::map<std::string, int64_t>& operators);
 bool is_canonical_operator(const std::string& name);

@@ -6,10 +6,7 @@ namespace quern::cli {
 
 std::span<const Command> commands() {
   static const std::array kCommands = {
-      export_command(),
-      run_command(),
-      passes_command(),
-      tokenize_command(),
+      export_command(), run_command(), inspect_command(), passes_command(), tokenize_command(),
   };
   return kCommands;
 }

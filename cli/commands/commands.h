@@ -7,6 +7,7 @@ namespace quern::cli {
 
 Command export_command();
 Command run_command();
+Command inspect_command();
 Command passes_command();
 Command tokenize_command();
 

@@ -1,0 +1,221 @@
+// quern inspect: what a model is, what quern made of it, and what it left as it was.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "cli/commands/commands.h"
+#include "cli/format.h"
+#include "cli/model_facts.h"
+#include "cli/model_file.h"
+#include "cli/table.h"
+
+namespace quern::cli {
+namespace {
+
+using nlohmann::ordered_json;
+
+void declare(OptionSet& options) {
+  options
+      .positional({.name = "MODEL", .help = "an ONNX model, a .quern artifact, or a folder that holds one"})
+      .flag("tensors", "a line per weight too: name, shape, how it is stored, bytes")
+      .flag("graph", "print the graph itself, a node a line")
+      .flag("raw", "as the file has it: recognise nothing")
+      .example("quern inspect model.onnx", "says which family it is, its dimensions, and where the bytes are")
+      .example("quern inspect model.quern --tensors", "lists the weights of an artifact with their formats")
+      .example("quern inspect model.onnx --json | jq .decoder.layers", "reads one figure in a script");
+}
+
+struct TensorLine {
+  std::string name;
+  std::string shape;
+  std::string format;
+  int64_t bytes;
+};
+
+void add_tensors(const Graph& graph, std::vector<TensorLine>& lines) {
+  for (const Value* value : graph.constants()) {
+    lines.push_back({value->name(), to_string(value->shape()), format_of(*value->constant()),
+                     byte_size(*value->constant())});
+  }
+  for (const Node* node : graph.nodes()) {
+    for (const Graph* sub : node->subgraphs()) add_tensors(*sub, lines);
+  }
+}
+
+std::string origin(const ModelFile& model) {
+  const auto& metadata = model.graph->metadata();
+  std::string text = model.format;
+  if (const auto opset = model.graph->opsets().find(""); opset != model.graph->opsets().end()) {
+    text += ", opset " + std::to_string(opset->second);
+  }
+  const auto producer = metadata.find("onnx.producer_name");
+  if (producer != metadata.end() && !producer->second.empty()) {
+    text += ", made by " + one_line(producer->second);
+    const auto version = metadata.find("onnx.producer_version");
+    if (version != metadata.end() && !version->second.empty()) text += " " + one_line(version->second);
+  }
+  return text;
+}
+
+std::string heads_text(const DecoderFacts& decoder) {
+  std::string text = std::to_string(decoder.heads);
+  if (decoder.kv_heads != decoder.heads)
+    text += ", " + std::to_string(decoder.kv_heads) + " of keys and values";
+  return text + ", of " + std::to_string(decoder.head_size) + " features";
+}
+
+std::string decoder_text(const DecoderFacts& decoder) {
+  std::string traits;
+  for (const std::string& trait : decoder.traits) traits += (traits.empty() ? "" : "; ") + trait;
+  std::string text =
+      styled(decoder.family.empty() ? "Decoder" : "Decoder of the " + decoder.family + " family", Style::Bold,
+             Stream::Out) +
+      "\n";
+  return text + format_pairs({{"layers", std::to_string(decoder.layers)},
+                              {"width", std::to_string(decoder.hidden)},
+                              {"heads", heads_text(decoder)},
+                              {"feed-forward", std::to_string(decoder.mlp_width)},
+                              {"vocabulary", format_grouped(decoder.vocabulary)},
+                              {"context", decoder.context > 0 ? format_grouped(decoder.context) + " tokens"
+                                                              : "no limit stated"},
+                              {"traits", wrap(traits, 100, 16)}},
+                             2);
+}
+
+std::string plain_text(const ModelFile& model) {
+  constexpr size_t kShown = 6;
+  Table table({{""}, {""}, {""}});
+  const auto& inputs = model.graph->inputs();
+  const auto& outputs = model.graph->outputs();
+  for (size_t i = 0; i < std::min(kShown, inputs.size()); ++i) {
+    table.add_row({"input", one_line(inputs[i]->name()), to_string(inputs[i]->type())});
+  }
+  if (inputs.size() > kShown)
+    table.add_row({"", "... and " + std::to_string(inputs.size() - kShown) + " more inputs"});
+  for (size_t i = 0; i < std::min(kShown, outputs.size()); ++i) {
+    table.add_row({"output", one_line(outputs[i].name), to_string(outputs[i].value->type())});
+  }
+  if (outputs.size() > kShown)
+    table.add_row({"", "... and " + std::to_string(outputs.size() - kShown) + " more outputs"});
+  return styled("Plain graph", Style::Bold, Stream::Out) + "\n" + table.to_string(2);
+}
+
+std::string weights_text(const ModelFacts& facts) {
+  std::string text = styled("Weights", Style::Bold, Stream::Out) + ": " +
+                     format_count(static_cast<double>(facts.parameters)) + " parameters, " +
+                     format_bytes(static_cast<double>(facts.weight_bytes)) + ", " +
+                     format_fixed(facts.bits_per_weight(), 2) + " bits per weight\n";
+  Table table({{"group"},
+               {"tensors", Align::Right},
+               {"parameters", Align::Right},
+               {"bytes", Align::Right},
+               {"share", Align::Right},
+               {"stored as"}});
+  for (const TensorGroup& group : facts.groups) {
+    std::string formats;
+    for (const auto& [format, bytes] : group.formats) formats += (formats.empty() ? "" : ", ") + format;
+    const double share =
+        static_cast<double>(group.bytes) / static_cast<double>(std::max<int64_t>(1, facts.weight_bytes));
+    table.add_row({group.name, format_grouped(group.tensors), format_grouped(group.parameters),
+                   format_grouped(group.bytes), format_percent(share, 1), formats});
+  }
+  return text + table.to_string(2);
+}
+
+std::string operators_text(const ModelFacts& facts) {
+  std::map<std::string, int64_t> plain = facts.operators;
+  if (facts.decoder)
+    std::erase_if(plain, [](const auto& entry) { return is_canonical_operator(entry.first); });
+  const std::string title = facts.decoder ? "Beside the canonical operators" : "Operators";
+  const std::string list = plain.empty() ? "none" : operator_list(plain);
+  return styled(title, Style::Bold, Stream::Out) + ": " + wrap(list, 96, 2) + "\n";
+}
+
+std::string tensors_text(const std::vector<TensorLine>& lines) {
+  Table table({{"tensor"}, {"shape"}, {"stored as"}, {"bytes", Align::Right}});
+  for (const TensorLine& line : lines)
+    table.add_row({one_line(line.name), line.shape, line.format, format_grouped(line.bytes)});
+  return table.to_string();
+}
+
+ordered_json decoder_json(const DecoderFacts& decoder) {
+  return {{"family", decoder.family},
+          {"layers", decoder.layers},
+          {"width", decoder.hidden},
+          {"heads", decoder.heads},
+          {"kv_heads", decoder.kv_heads},
+          {"head_size", decoder.head_size},
+          {"feed_forward", decoder.mlp_width},
+          {"vocabulary", decoder.vocabulary},
+          {"context", decoder.context > 0 ? ordered_json(decoder.context) : ordered_json()},
+          {"traits", decoder.traits}};
+}
+
+ordered_json to_json(const ModelFile& model, const ModelFacts& facts,
+                     const std::vector<TensorLine>* tensors) {
+  ordered_json object = {{"path", model.path},
+                         {"format", model.format},
+                         {"size_bytes", model.size_bytes},
+                         {"recognised", facts.decoder ? "decoder" : "none"},
+                         {"decoder", facts.decoder ? decoder_json(*facts.decoder) : ordered_json()},
+                         {"parameters", facts.parameters},
+                         {"weight_bytes", facts.weight_bytes},
+                         {"bits_per_weight", facts.bits_per_weight()},
+                         {"groups", ordered_json::array()},
+                         {"operators", facts.operators}};
+  for (const TensorGroup& group : facts.groups) {
+    object["groups"].push_back({{"name", group.name},
+                                {"tensors", group.tensors},
+                                {"parameters", group.parameters},
+                                {"bytes", group.bytes},
+                                {"formats", group.formats}});
+  }
+  const auto add_value = [](ordered_json& list, const std::string& name, const ValueType& type) {
+    list.push_back({{"name", name}, {"type", to_string(type)}});
+  };
+  object["inputs"] = ordered_json::array();
+  for (const Value* input : model.graph->inputs()) add_value(object["inputs"], input->name(), input->type());
+  object["outputs"] = ordered_json::array();
+  for (const GraphOutput& output : model.graph->outputs())
+    add_value(object["outputs"], output.name, output.value->type());
+  if (tensors == nullptr) return object;
+  object["tensors"] = ordered_json::array();
+  for (const TensorLine& line : *tensors) {
+    object["tensors"].push_back(
+        {{"name", line.name}, {"shape", line.shape}, {"format", line.format}, {"bytes", line.bytes}});
+  }
+  return object;
+}
+
+ExitStatus run(const Arguments& arguments, Console& console) {
+  const ModelFile model = open_model_file(arguments.text_of("MODEL"), console);
+  if (arguments.flag("graph")) {
+    console.print(to_text(*model.graph));
+    return ExitStatus::Ok;
+  }
+  const ModelFacts facts = facts_of(*model.graph);
+  std::vector<TensorLine> tensors;
+  if (arguments.flag("tensors")) add_tensors(*model.graph, tensors);
+  if (console.json()) {
+    console.print_json(to_json(model, facts, arguments.flag("tensors") ? &tensors : nullptr));
+    return ExitStatus::Ok;
+  }
+  console.print(one_line(model.path.string()) + ": " + origin(model) + ", " +
+                format_bytes(static_cast<double>(model.size_bytes)) + "\n\n");
+  console.print(facts.decoder ? decoder_text(*facts.decoder) : plain_text(model));
+  console.print("\n" + weights_text(facts) + "\n" + operators_text(facts));
+  if (arguments.flag("tensors")) console.print("\n" + tensors_text(tensors));
+  return ExitStatus::Ok;
+}
+
+}  // namespace
+
+Command inspect_command() {
+  return {.name = "inspect",
+          .summary = "say what a model is, and where its bytes are",
+          .group = "Look",
+          .details = "",
+          .declare = declare,
+          .run = run};
+}
+
+}  // namespace quern::cli

@@ -1,0 +1,108 @@
+// Broken files through the program: one line that names the file, the documented status, nothing left behind.
+#include <gtest/gtest.h>
+
+#include "runtime/generate/random.h"
+#include "tests/cli/quern_binary.h"
+
+namespace quern::test {
+namespace {
+
+class BadModel : public testing::Test {
+ protected:
+  std::string file(const std::string& name, const std::string& content) const {
+    write_text(folder_ / name, content);
+    return (folder_ / name).string();
+  }
+  static const std::string& model() {
+    static const std::string kModel = read_text(example("model.onnx"));
+    return kModel;
+  }
+  TempDir folder_;
+};
+
+TEST_F(BadModel, Missing) {
+  expect_refused(quern({"inspect", "/nowhere/model.onnx"}), 5, {"/nowhere/model.onnx"});
+}
+
+TEST_F(BadModel, Empty) {
+  expect_refused(quern({"inspect", file("empty.onnx", "")}), 3, {"empty.onnx"});
+}
+
+TEST_F(BadModel, Text) {
+  expect_refused(quern({"inspect", file("text.onnx", "this is a text, not a model\n")}), 3, {"text.onnx"});
+}
+
+TEST_F(BadModel, Truncated) {
+  for (const double share : {0.0001, 0.01, 0.99}) {
+    const auto length = static_cast<size_t>(share * static_cast<double>(model().size()));
+    expect_refused(quern({"inspect", file("cut.onnx", model().substr(0, length))}), 3, {"cut.onnx"});
+  }
+}
+
+// A flipped bit in a weight cannot be seen in ONNX, which has no checksums; one elsewhere may hit a name.
+// What matters is that the program either reads the model or refuses it in its own words.
+TEST_F(BadModel, BitFlips) {
+  const std::string path = file("flip.onnx", model());
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  const auto flip = [&](size_t at, int bit) {
+    file.seekp(static_cast<std::streamoff>(at));
+    file.put(static_cast<char>(model()[at] ^ (1 << bit)));
+    file.flush();
+    return at;
+  };
+  runtime::RandomStream random(11);
+  int refused = 0;
+  for (int trial = 0; trial < 24; ++trial) {
+    // The nodes are at the head of the file, the inputs and outputs at its tail.
+    const auto offset = static_cast<size_t>(random.next_uniform() * (trial % 2 == 0 ? 60000 : 4000));
+    const size_t at = flip(trial % 2 == 0 ? offset : model().size() - 1 - offset, trial % 8);
+    const ProgramResult result =
+        quern({"inspect", path, "--raw", "--json"}, {.limit = std::chrono::seconds(30)});
+    EXPECT_TRUE(result.status == 0 || result.status == 3 || result.status == 4)
+        << "byte " << at << ": " << result.err;
+    if (result.status != 0) {
+      EXPECT_TRUE(result.err.starts_with("quern: ")) << result.err;
+      ++refused;
+    }
+    file.seekp(static_cast<std::streamoff>(at));
+    file.put(model()[at]);
+    file.flush();
+  }
+  EXPECT_GT(refused, 4);
+}
+
+TEST_F(BadModel, AFolderThatCannotBeAModel) {
+  expect_refused(quern({"inspect", folder_.path().string()}), 5, {"holds no model"});
+}
+
+TEST(FullDisk, LeavesNothingHalfWritten) {
+  const TempDir folder;
+  const std::string target = (folder / "copy.onnx").string();
+  const ProgramResult result =
+      quern({"export", example("model.onnx"), "-o", target}, {.largest_file = 1 << 20});
+  expect_refused(result, 5, {"copy.onnx"});
+  EXPECT_TRUE(folder.names().empty());
+}
+
+TEST(FullDisk, ATargetThatExistsStaysAsItWas) {
+  const TempDir folder;
+  write_text(folder / "copy.onnx", "precious");
+  quern({"export", example("model.onnx"), "-o", (folder / "copy.onnx").string()}, {.largest_file = 1 << 20});
+  EXPECT_EQ(read_text(folder / "copy.onnx"), "precious");
+}
+
+TEST(Inspect, JsonSaysWhatAModelIs) {
+  const auto object = quern_json({"inspect", example(""), "--tensors"});
+  EXPECT_EQ(object.at("format"), "ONNX");
+  EXPECT_EQ(object.at("size_bytes"), std::filesystem::file_size(example("model.onnx")));
+  EXPECT_GT(object.at("parameters"), 3'900'000);
+  int64_t bytes = 0;
+  for (const auto& group : object.at("groups")) bytes += group.at("bytes").get<int64_t>();
+  EXPECT_EQ(bytes, object.at("weight_bytes"));
+  int64_t tensor_bytes = 0;
+  for (const auto& tensor : object.at("tensors")) tensor_bytes += tensor.at("bytes").get<int64_t>();
+  EXPECT_EQ(tensor_bytes, bytes);
+}
+
+}  // namespace
+}  // namespace quern::test
