@@ -25,6 +25,18 @@ struct Candidate {
   uint32_t id;
 };
 
+// SentencePiece's mark of a space.
+constexpr std::string_view kMark = "\u2581";
+
+// Where `text`, from `from` on, has a mark behind another character.
+size_t find_mark_behind_word(std::string_view text, size_t from) {
+  for (size_t at = text.find(kMark, from); at != std::string_view::npos;
+       at = text.find(kMark, at + kMark.size())) {
+    if (at > 0 && !text.substr(0, at).ends_with(kMark)) return at;
+  }
+  return std::string_view::npos;
+}
+
 bool later(const Candidate& a, const Candidate& b) {
   return a.order > b.order;
 }
@@ -62,6 +74,7 @@ Bpe::Bpe(Vocabulary vocabulary, const std::vector<std::pair<std::string, std::st
          BpeOptions options)
     : vocabulary_(std::move(vocabulary)), options_(std::move(options)), merges_(merges.size()) {
   const size_t prefix = options_.continuing_subword_prefix.size();
+  splits_at_marks_ = reads_bytes() && !options_.ignore_merges && vocabulary_.find(kMark) != kNoId;
   const auto id_in_merge = [&](size_t rank, const std::string& token) {
     const uint32_t id = vocabulary_.find(token);
     if (id == kNoId) {
@@ -76,6 +89,9 @@ Bpe::Bpe(Vocabulary vocabulary, const std::vector<std::pair<std::string, std::st
     const uint32_t right_id = id_in_merge(rank, right);
     const uint32_t merged = id_in_merge(rank, left + right.substr(std::min(prefix, right.size())));
     merges_.add(left_id, right_id, {static_cast<uint32_t>(rank), merged});
+    if (splits_at_marks_ && find_mark_behind_word(vocabulary_.text(merged), 0) != std::string_view::npos) {
+      splits_at_marks_ = false;
+    }
   }
   if (options_.unk_token) unk_id_ = vocabulary_.find(*options_.unk_token);
   byte_ids_ = find_byte_tokens(vocabulary_);
@@ -92,10 +108,21 @@ std::unique_ptr<ModelScratch> Bpe::make_scratch() const {
 
 void Bpe::encode(std::string_view piece, ModelScratch& scratch, std::vector<int64_t>& ids) const {
   auto& own = static_cast<Scratch&>(scratch);
-  if (own.cache.find(piece, ids)) return;
+  size_t begin = 0;
+  while (splits_at_marks_) {
+    const size_t end = find_mark_behind_word(piece, begin + 1);
+    if (end == std::string_view::npos) break;
+    encode_part(piece.substr(begin, end - begin), own, ids);
+    begin = end;
+  }
+  encode_part(piece.substr(begin), own, ids);
+}
+
+void Bpe::encode_part(std::string_view piece, Scratch& scratch, std::vector<int64_t>& ids) const {
+  if (scratch.cache.find(piece, ids)) return;
   const size_t before = ids.size();
-  encode_afresh(piece, own, ids);
-  own.cache.keep(piece, ids.data() + before, ids.size() - before);
+  encode_afresh(piece, scratch, ids);
+  scratch.cache.keep(piece, ids.data() + before, ids.size() - before);
 }
 
 void Bpe::encode_bytes(std::string_view piece, ModelScratch& scratch, std::vector<int64_t>& ids) const {

@@ -73,6 +73,7 @@ class Bpe : public Model {
 
  private:
   struct Scratch;
+  void encode_part(std::string_view piece, Scratch& scratch, std::vector<int64_t>& ids) const;
   void encode_afresh(std::string_view piece, Scratch& scratch, std::vector<int64_t>& ids) const;
   void start_symbols(std::string_view piece, Scratch& scratch) const;
   bool add_byte_tokens(std::string_view character, Scratch& scratch) const;
@@ -83,6 +84,9 @@ class Bpe : public Model {
   BpeOptions options_;
   MergeTable merges_;
   uint32_t unk_id_ = kNoId;
+  // Set where no merge joins a word to the space mark behind it, so that what begins with the mark can be
+  // encoded by itself. Tokenizers without a pre-tokenizer have whole texts as one piece.
+  bool splits_at_marks_ = false;
   std::array<uint32_t, 256> byte_ids_;      // of <0xNN>
   std::array<uint32_t, 512> low_char_ids_;  // of the first code points, which hold the byte-level alphabet
 };

@@ -35,8 +35,8 @@ class Pieces {
     for (const Piece& piece : pieces_) {
       cut(text(piece), [&](size_t begin, size_t end) {
         if (begin == end) return;
-        scratch_.push_back(
-            {piece.begin + begin, piece.begin + end, piece.head - std::min(piece.head, begin)});
+        const size_t head = std::min(piece.head - std::min(piece.head, begin), end - begin);
+        scratch_.push_back({piece.begin + begin, piece.begin + end, head});
       });
     }
     pieces_.swap(scratch_);

@@ -226,54 +226,50 @@ Regex::~Regex() = default;
 Regex::Regex(Regex&&) noexcept = default;
 Regex& Regex::operator=(Regex&&) noexcept = default;
 
-struct Regex::Iterator::State {
-  State(const Regex& the_regex, std::string_view the_text) : regex(the_regex), text(the_text) {
-    region = onig_region_new();
-    param = onig_new_match_param();
+namespace {
+
+// What Oniguruma works in; of use to any search of its thread.
+struct Workspace {
+  Workspace() : region(onig_region_new()), param(onig_new_match_param()) {
     onig_initialize_match_param(param);
     onig_set_match_stack_limit_size_of_match_param(param, kMaxStack);
     onig_set_retry_limit_in_match_of_match_param(param, kMaxRetries);
     onig_set_retry_limit_in_search_of_match_param(param, kMaxRetries);
   }
-  ~State() {
+  ~Workspace() {
     onig_region_free(region, 1);
     onig_free_match_param(param);
   }
-  State(const State&) = delete;
-  State& operator=(const State&) = delete;
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
 
-  const Regex& regex;
-  std::string_view text;
   OnigRegion* region;
   OnigMatchParam* param;
-  size_t from = 0;
-  std::optional<size_t> last_end;
 };
 
-Regex::Iterator::Iterator(const Regex& regex, std::string_view text)
-    : state_(std::make_unique<State>(regex, text)) {}
-Regex::Iterator::~Iterator() = default;
+}  // namespace
 
 std::optional<Regex::Match> Regex::Iterator::next() {
-  State& state = *state_;
-  const OnigUChar* begin = bytes_of(state.text);
-  const OnigUChar* end = begin + state.text.size();
-  while (state.from <= state.text.size()) {
-    onig_region_clear(state.region);
-    const int at = onig_search_with_param(state.regex.compiled_->regex, begin, end, begin + state.from, end,
-                                          state.region, ONIG_OPTION_NONE, state.param);
+  thread_local const Workspace workspace;
+  const OnigUChar* begin = bytes_of(text_);
+  const OnigUChar* end = begin + text_.size();
+  while (from_ <= text_.size()) {
+    onig_region_clear(workspace.region);
+    const int at = onig_search_with_param(regex_.compiled_->regex, begin, end, begin + from_, end,
+                                          workspace.region, ONIG_OPTION_NONE, workspace.param);
     if (at == ONIG_MISMATCH) return std::nullopt;
     if (at < 0) {
-      throw_error(ErrorCode::BadData, "tokenizer: the regular expression '", state.regex.pattern_,
+      throw_error(ErrorCode::BadData, "tokenizer: the regular expression '", regex_.pattern_,
                   "' gives up on this text: ", onig_message(at, nullptr));
     }
-    const Match match{static_cast<size_t>(state.region->beg[0]), static_cast<size_t>(state.region->end[0])};
-    if (match.begin == match.end && state.last_end == match.end) {
-      state.from += state.from < state.text.size() ? utf8_length(state.text[state.from]) : 1;
+    const Match match{static_cast<size_t>(workspace.region->beg[0]),
+                      static_cast<size_t>(workspace.region->end[0])};
+    if (match.begin == match.end && last_end_ == match.end) {
+      from_ += from_ < text_.size() ? utf8_length(text_[from_]) : 1;
       continue;
     }
-    state.from = match.end;
-    state.last_end = match.end;
+    from_ = match.end;
+    last_end_ = match.end;
     return match;
   }
   return std::nullopt;

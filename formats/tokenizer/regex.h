@@ -26,13 +26,14 @@ class Regex {
   // directly behind another match is passed over. Throws Error{BadData} where matching takes too many steps.
   class Iterator {
    public:
-    Iterator(const Regex& regex, std::string_view text);
-    ~Iterator();
+    Iterator(const Regex& regex, std::string_view text) : regex_(regex), text_(text) {}
     std::optional<Match> next();
 
    private:
-    struct State;
-    std::unique_ptr<State> state_;
+    const Regex& regex_;
+    std::string_view text_;
+    size_t from_ = 0;
+    std::optional<size_t> last_end_;
   };
 
   const std::string& pattern() const { return pattern_; }
