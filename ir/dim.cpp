@@ -9,6 +9,19 @@
 namespace quern {
 namespace {
 
+// Wraps: dimensions near the limits of int64 come from hostile files alone, and no run can have them.
+int64_t wrapping_add(int64_t a, int64_t b) {
+  return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+}
+int64_t wrapping_mul(int64_t a, int64_t b) {
+  return static_cast<int64_t>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
+}
+
+// A product with more terms, or a term with more factors, is one unknown: a small file could square a sum
+// over and over.
+constexpr size_t kMaxTerms = 128;
+constexpr size_t kMaxFactors = 24;
+
 // Sums of products of names and integers; fails on anything else.
 class DimParser {
  public:
@@ -99,6 +112,13 @@ std::optional<std::string> Dim::as_symbol() const {
   return monomial.front();
 }
 
+std::optional<int64_t> Dim::lower_bound() const {
+  for (const auto& [monomial, coefficient] : terms_) {
+    if (coefficient < 0) return std::nullopt;
+  }
+  return constant_;
+}
+
 std::vector<std::string> Dim::symbols() const {
   std::vector<std::string> names;
   for (const auto& [monomial, coefficient] : terms_)
@@ -110,16 +130,17 @@ std::vector<std::string> Dim::symbols() const {
 
 void Dim::add_term(const Monomial& monomial, int64_t coefficient) {
   if (monomial.empty()) {
-    constant_ += coefficient;
+    constant_ = wrapping_add(constant_, coefficient);
     return;
   }
-  const int64_t sum = (terms_[monomial] += coefficient);
+  int64_t& sum = terms_[monomial];
+  sum = wrapping_add(sum, coefficient);
   if (sum == 0) terms_.erase(monomial);
 }
 
 Dim Dim::operator+(const Dim& other) const {
   Dim sum = *this;
-  sum.constant_ += other.constant_;
+  sum.constant_ = wrapping_add(sum.constant_, other.constant_);
   for (const auto& [monomial, coefficient] : other.terms_) sum.add_term(monomial, coefficient);
   return sum;
 }
@@ -129,17 +150,19 @@ Dim Dim::operator-(const Dim& other) const {
 }
 
 Dim Dim::operator*(const Dim& other) const {
-  Dim result(constant_ * other.constant_);
+  if ((terms_.size() + 1) * (other.terms_.size() + 1) > kMaxTerms) return fresh();
+  Dim result(wrapping_mul(constant_, other.constant_));
   for (const auto& [monomial, coefficient] : terms_) {
-    if (other.constant_ != 0) result.add_term(monomial, coefficient * other.constant_);
+    if (other.constant_ != 0) result.add_term(monomial, wrapping_mul(coefficient, other.constant_));
   }
   for (const auto& [monomial, coefficient] : other.terms_) {
-    if (constant_ != 0) result.add_term(monomial, coefficient * constant_);
+    if (constant_ != 0) result.add_term(monomial, wrapping_mul(coefficient, constant_));
     for (const auto& [mine, my_coefficient] : terms_) {
+      if (mine.size() + monomial.size() > kMaxFactors) return fresh();
       Monomial merged = mine;
       merged.insert(merged.end(), monomial.begin(), monomial.end());
       std::sort(merged.begin(), merged.end());
-      result.add_term(merged, coefficient * my_coefficient);
+      result.add_term(merged, wrapping_mul(coefficient, my_coefficient));
     }
   }
   return result;
@@ -161,6 +184,7 @@ std::optional<Dim> Dim::divided_by(const Dim& divisor) const {
     coefficient = divisor.terms_.begin()->second;
   }
   if (coefficient == 0) return std::nullopt;
+  if (coefficient == -1) return (*this * Dim(-1)).divided_by(divisor * Dim(-1));
   if (!by.empty() && constant_ != 0) return std::nullopt;
   if (constant_ % coefficient != 0) return std::nullopt;
   Dim quotient(by.empty() ? constant_ / coefficient : 0);

@@ -29,8 +29,11 @@ class Dim {
   std::optional<int64_t> as_constant() const;
   // Whether this is one symbol alone, and then its name.
   std::optional<std::string> as_symbol() const;
+  // A bound from below that holds whatever the symbols stand for: the constant, if no term is subtracted.
+  std::optional<int64_t> lower_bound() const;
   std::vector<std::string> symbols() const;
 
+  // Constants wrap; a product of very many terms is a fresh symbol.
   Dim operator+(const Dim& other) const;
   Dim operator-(const Dim& other) const;
   Dim operator*(const Dim& other) const;

@@ -43,13 +43,34 @@ constexpr std::array kInfos = {
 };
 
 const DTypeInfo& info(DType dtype) {
-  for (const DTypeInfo& entry : kInfos) {
-    if (entry.dtype == dtype) return entry;
-  }
+  const auto index = static_cast<size_t>(dtype);  // the table is in the order of the enumeration
+  if (index < kInfos.size() && kInfos[index].dtype == dtype) return kInfos[index];
   throw_error(ErrorCode::Internal, "dtype ", static_cast<int>(dtype), " has no table entry");
 }
 
+// By TensorProto.DataType. Undefined: complex numbers.
+constexpr std::array kOnnxNumbers = {
+    DType::Undefined,  DType::F32,    DType::U8,         DType::I8,        DType::U16,  DType::I16,
+    DType::I32,        DType::I64,    DType::String,     DType::Bool,      DType::F16,  DType::F64,
+    DType::U32,        DType::U64,    DType::Undefined,  DType::Undefined, DType::BF16, DType::F8E4M3,
+    DType::F8E4M3FNUZ, DType::F8E5M2, DType::F8E5M2FNUZ, DType::U4,        DType::I4,   DType::F4E2M1,
+    DType::F8E8M0,     DType::U2,     DType::I2,
+};
+
 }  // namespace
+
+DType dtype_from_onnx_number(int64_t number) {
+  return number >= 0 && number < static_cast<int64_t>(kOnnxNumbers.size())
+             ? kOnnxNumbers[static_cast<size_t>(number)]
+             : DType::Undefined;
+}
+
+int64_t onnx_number(DType dtype) {
+  for (size_t i = 1; i < kOnnxNumbers.size(); ++i) {
+    if (kOnnxNumbers[i] == dtype && dtype != DType::Undefined) return static_cast<int64_t>(i);
+  }
+  return 0;
+}
 
 std::string_view to_string(DType dtype) {
   return info(dtype).name;

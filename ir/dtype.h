@@ -39,6 +39,11 @@ std::string_view to_string(DType dtype);
 // The inverse of to_string; throws Error{InvalidArgument} on an unknown name.
 DType dtype_from_string(std::string_view name);
 
+// TensorProto.DataType, as attributes such as Cast's `to` hold it: 1 is f32. Undefined for a number that is
+// none of ours, and 0 for Undefined.
+DType dtype_from_onnx_number(int64_t number);
+int64_t onnx_number(DType dtype);
+
 // Bits of one element: 32 for f32, 4 for i4, 8 for bool. 0 for Undefined and String.
 int bit_width(DType dtype);
 

@@ -7,8 +7,6 @@
 namespace quern {
 namespace {
 
-constexpr int64_t kMaxTrackedElements = 64;
-
 // The better known of two statements about one dimension.
 Dim merge_dims(const Dim& stated, const Dim& inferred, const Value& value) {
   if (stated.is_constant() && inferred.is_constant() && !(stated == inferred)) {
@@ -49,7 +47,7 @@ std::optional<std::vector<Dim>> constant_elements(const Value& value) {
   const Tensor* tensor = value.tensor();
   if (tensor == nullptr || !(is_integer(tensor->dtype()) || tensor->dtype() == DType::Bool))
     return std::nullopt;
-  if (tensor->rank() > 1 || tensor->size() > kMaxTrackedElements) return std::nullopt;
+  if (tensor->rank() > 1 || tensor->size() > static_cast<int64_t>(kMaxTrackedElements)) return std::nullopt;
   std::vector<Dim> elements;
   for (const int64_t element : tensor->to_ints()) elements.emplace_back(element);
   return elements;
@@ -76,6 +74,14 @@ std::optional<std::vector<int64_t>> InferContext::constant_ints(size_t i) const 
 
 void InferContext::set_output(size_t i, DType dtype, std::optional<SymShape> shape) {
   if (i < types_.size()) types_[i] = {dtype, std::move(shape)};
+}
+
+void InferContext::set_output(size_t i, ValueType type) {
+  if (i < types_.size()) types_[i] = std::move(type);
+}
+
+void InferContext::set_elements(size_t i, std::vector<Dim> elements) {
+  if (i < elements_.size() && elements.size() <= kMaxTrackedElements) elements_[i] = std::move(elements);
 }
 
 void InferContext::fail(const std::string& message) const {

@@ -8,7 +8,10 @@
 
 namespace quern {
 
-// The elements of a constant integer tensor of rank 0 or 1 and at most 64 elements; nothing for others.
+inline constexpr size_t kMaxTrackedElements = 64;
+
+// The elements of a constant integer tensor of rank 0 or 1 and at most kMaxTrackedElements elements; nothing for
+// others.
 std::optional<std::vector<Dim>> constant_elements(const Value& value);
 
 // What an operator's infer function sees of one node. It sets what it knows of the outputs and leaves the
@@ -32,12 +35,9 @@ class InferContext {
   std::optional<std::vector<int64_t>> constant_ints(size_t i) const;
 
   void set_output(size_t i, DType dtype, std::optional<SymShape> shape);
-  void set_output(size_t i, ValueType type) {
-    if (i < types_.size()) types_[i] = std::move(type);
-  }
-  void set_elements(size_t i, std::vector<Dim> elements) {
-    if (i < elements_.size()) elements_[i] = std::move(elements);
-  }
+  void set_output(size_t i, ValueType type);
+  // Ignored for more elements than are tracked.
+  void set_elements(size_t i, std::vector<Dim> elements);
   [[noreturn]] void fail(const std::string& message) const;  // "node 'x' (MatMul): message"
 
   const std::vector<ValueType>& output_types() const { return types_; }

@@ -9,6 +9,10 @@ void register_all_schemas(SchemaTable& table);
 
 void register_elementwise_schemas(SchemaTable& table);
 void register_movement_schemas(SchemaTable& table);
+void register_slicing_schemas(SchemaTable& table);
+void register_generator_schemas(SchemaTable& table);
+void register_reduction_schemas(SchemaTable& table);
+void register_matmul_schemas(SchemaTable& table);
 void register_quern_schemas(SchemaTable& table);
 
 }  // namespace quern

@@ -13,7 +13,13 @@ void register_all(KernelTable& table);
 
 void register_unary(KernelTable& table);
 void register_binary(KernelTable& table);
+void register_cast(KernelTable& table);
 void register_movement(KernelTable& table);
+void register_slicing(KernelTable& table);
+void register_generators(KernelTable& table);
+void register_reduction(KernelTable& table);
+void register_axis(KernelTable& table);
+void register_matmul(KernelTable& table);
 
 // Reference kernels for operators of ai.onnx.
 inline void add_reference(KernelTable& table, std::initializer_list<std::string_view> ops, KernelFunction run,

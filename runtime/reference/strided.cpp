@@ -99,4 +99,41 @@ Tensor gather_elements(const KernelContext& context, const std::vector<Tensor>& 
   return out;
 }
 
+Tensor concat_tensors(const KernelContext& context, const std::vector<Tensor>& parts, int64_t axis) {
+  const auto at = static_cast<size_t>(axis);
+  Shape shape = parts.front().shape();
+  shape[at] = 0;
+  for (const Tensor& part : parts) {
+    Shape rest = part.shape();
+    if (rest.size() != shape.size()) context.fail("tensors of different ranks cannot be joined");
+    const int64_t length = rest[at];
+    rest[at] = shape[at];
+    if (rest != shape) {
+      context.fail("a tensor of shape ", to_string(part.shape()), " does not fit along axis ", axis, " to ",
+                   to_string(parts.front().shape()));
+    }
+    shape[at] += length;
+  }
+  std::vector<int64_t> sources;
+  sources.reserve(static_cast<size_t>(context.checked_count(parts.front().dtype(), shape)));
+  const int64_t outer = element_count(Shape(shape.begin(), shape.begin() + axis));
+  const int64_t inner = element_count(Shape(shape.begin() + axis + 1, shape.end()));
+  for (int64_t o = 0; o < outer; ++o) {
+    int64_t base = 0;
+    for (const Tensor& part : parts) {
+      const int64_t run = part.shape()[at] * inner;
+      for (int64_t i = 0; i < run; ++i) sources.push_back(base + o * run + i);
+      base += part.size();
+    }
+  }
+  return gather_elements(context, parts, shape, sources);
+}
+
+Tensor slice_axis(const KernelContext& context, const Tensor& x, size_t axis, int64_t begin, int64_t length) {
+  Shape shape = x.shape();
+  shape[axis] = length;
+  const Shape strides = strides_of(x.shape());
+  return strided_copy(context, x, shape, strides, begin * strides[axis]);
+}
+
 }  // namespace quern::runtime::reference

@@ -47,4 +47,11 @@ Tensor strided_copy(const KernelContext& context, const Tensor& x, const Shape& 
 Tensor gather_elements(const KernelContext& context, const std::vector<Tensor>& parts, const Shape& shape,
                        const std::vector<int64_t>& sources);
 
+// Tensors of one dtype joined along an axis in [0, rank). Fails, naming the node, where the other dimensions
+// differ.
+Tensor concat_tensors(const KernelContext& context, const std::vector<Tensor>& parts, int64_t axis);
+
+// x[..., begin : begin + length, ...] along an axis.
+Tensor slice_axis(const KernelContext& context, const Tensor& x, size_t axis, int64_t begin, int64_t length);
+
 }  // namespace quern::runtime::reference

@@ -153,6 +153,12 @@ int64_t int_scalar(KernelContext& context, size_t input) {
   return tensor.int_at(0);
 }
 
+void check_same_dtype(const KernelContext& context, const Tensor& a, const Tensor& b) {
+  if (a.dtype() != b.dtype()) {
+    context.fail("element types ", to_string(a.dtype()), " and ", to_string(b.dtype()), " do not agree");
+  }
+}
+
 int64_t normalize_axis(const KernelContext& context, int64_t axis, int64_t rank) {
   if (axis < -rank || axis >= rank) context.fail("axis ", axis, " is outside a tensor of rank ", rank);
   return axis < 0 ? axis + rank : axis;

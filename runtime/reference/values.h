@@ -3,8 +3,9 @@
 // are rounded to the dtype, or wrapped for integers, when they are stored.
 #pragma once
 
-#include <cstring>
+#include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -59,6 +60,9 @@ Tensor to_tensor(DType dtype, Shape shape, const std::vector<C>& values) {
 std::vector<int64_t> int_values(const Tensor& tensor);
 // The single value of such a tensor. Fails, naming the node, if there is not exactly one.
 int64_t int_scalar(KernelContext& context, size_t input);
+
+// Fails, naming the node, where the element types differ.
+void check_same_dtype(const KernelContext& context, const Tensor& a, const Tensor& b);
 
 // In [0, rank); fails, naming the node, outside [-rank, rank).
 int64_t normalize_axis(const KernelContext& context, int64_t axis, int64_t rank);
