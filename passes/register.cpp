@@ -1,10 +1,12 @@
 #include "passes/cleanup/register.h"
 #include "passes/registry.h"
+#include "passes/weights/register.h"
 
 namespace quern::passes {
 
 void register_all_passes(PassRegistry& registry) {
   register_cleanup_passes(registry);
+  register_weight_passes(registry);
 }
 
 }  // namespace quern::passes

@@ -25,16 +25,16 @@ void infer_linear(InferContext& context) {
   context.set_output(0, context.dtype(0), shape);
 }
 
-// Embedding(table [V, C], ids [...]) -> [..., C]
+// Embedding(table [V, C], ids [...]) -> f32 [..., C], whatever the table is stored as
 void infer_embedding(InferContext& context) {
   if (!context.shape(0) || !context.shape(1)) {
-    context.set_output(0, context.dtype(0), std::nullopt);
+    context.set_output(0, DType::F32, std::nullopt);
     return;
   }
   if (context.shape(0)->size() != 2) context.fail("the table must have rank 2");
   SymShape shape = *context.shape(1);
   shape.push_back(context.shape(0)->back());
-  context.set_output(0, context.dtype(0), shape);
+  context.set_output(0, DType::F32, shape);
 }
 
 // CachedAttention(q [tokens, heads*head_size], k, v, sinks?, slopes?) -> [tokens, heads*value_head_size]
@@ -57,6 +57,13 @@ void infer_select_rows(InferContext& context) {
   std::optional<SymShape> shape = context.shape(0);
   if (shape && !shape->empty()) shape->front() = Dim::symbol("selected");
   context.set_output(0, context.dtype(0), shape);
+}
+
+// QuantizeWeight(weight [N, K]) and PackWeight(weight [N, K]) -> the same matrix as a quantized or packed constant,
+// which is f32 to everyone who uses it.
+void infer_weight(InferContext& context) {
+  if (context.shape(0) && context.shape(0)->size() != 2) context.fail("the weight must have rank 2");
+  context.set_output(0, DType::F32, context.shape(0));
 }
 
 }  // namespace
@@ -87,6 +94,9 @@ void register_quern_schemas(SchemaTable& table) {
              .max_inputs = 5,
              .required_attributes = {"layer", "heads", "head_size"},
              .infer = infer_cached_attention});
+  for (const char* op : {"QuantizeWeight", "PackWeight"}) {
+    table.add({.domain = domain, .op = op, .min_inputs = 1, .max_inputs = 1, .infer = infer_weight});
+  }
   table.add(
       {.domain = domain, .op = "SelectRows", .min_inputs = 1, .max_inputs = 1, .infer = infer_select_rows});
 }

@@ -7,6 +7,7 @@ void register_all(KernelTable& table) {
   register_binary(table);
   register_cast(table);
   register_movement(table);
+  register_weights(table);
   register_slicing(table);
   register_generators(table);
   register_reduction(table);

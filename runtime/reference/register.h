@@ -15,6 +15,7 @@ void register_unary(KernelTable& table);
 void register_binary(KernelTable& table);
 void register_cast(KernelTable& table);
 void register_movement(KernelTable& table);
+void register_weights(KernelTable& table);
 void register_slicing(KernelTable& table);
 void register_generators(KernelTable& table);
 void register_reduction(KernelTable& table);

@@ -67,5 +67,20 @@ TEST_F(CommonSubexpressionsTest, RandomNumbersAndCachesStay) {
   expect_no_match("common-subexpressions");
 }
 
+TEST_F(CommonSubexpressionsTest, NodesWithMoreOutputsServeThoseWithFewer) {
+  build([](Rewriter& r) {
+    Value* x = r.add_input("x", f32({4}));
+    Value* splits[2];
+    for (int i = 0; i < 2; ++i) {
+      NodeSpec spec{.op = "Split", .inputs = {x}, .attributes = {{"num_outputs", int64_t{2}}}};
+      spec.outputs = {OutputSpec{}, OutputSpec{}};
+      splits[i] = r.add_node(std::move(spec))->output(static_cast<size_t>(i));
+    }
+    r.add_output(r.add_node({.op = "Add", .inputs = {splits[0], splits[1]}})->output(), "y");
+  });
+  expect_fires("common-subexpressions");
+  expect_ops({"Split", "Add"});
+}
+
 }  // namespace
 }  // namespace quern::test

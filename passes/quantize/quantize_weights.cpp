@@ -1,0 +1,94 @@
+#include "passes/quantize/quantize_weights.h"
+
+#include <map>
+
+#include "ir/rewriter.h"
+#include "ir/schema.h"
+#include "ir/weight_ops.h"
+
+namespace quern::passes {
+namespace {
+
+// ONNX's numbers for element types (TensorProto.DataType).
+int64_t onnx_dtype(DType dtype) {
+  constexpr int64_t kFloat = 1;
+  constexpr int64_t kFloat16 = 10;
+  constexpr int64_t kBFloat16 = 16;
+  return dtype == DType::F16 ? kFloat16 : dtype == DType::BF16 ? kBFloat16 : kFloat;
+}
+
+// The node that turns the weight into what is wanted; null where it is that already.
+Node* add_conversion(Rewriter& rewriter, const WeightSite& site, const WeightSettings& settings) {
+  if (settings.is_integer()) {
+    return rewriter.add_node({.op = "QuantizeWeight",
+                              .domain = std::string(kQuernDomain),
+                              .inputs = {site.value},
+                              .attributes = to_attributes(settings.quantize_options())});
+  }
+  const std::optional<DType> dtype = settings.float_dtype();
+  if (!dtype || site.value->dtype() == *dtype) return nullptr;
+  return rewriter.add_node(
+      {.op = "Cast", .inputs = {site.value}, .attributes = {{"to", onnx_dtype(*dtype)}}});
+}
+
+}  // namespace
+
+QuantizeWeights::QuantizeWeights() : Pass("quantize-weights", "decide the number format of every weight") {
+  std::vector<std::string> same_or = {"same"};
+  const std::vector<std::string>& choices = WeightSettings::weight_choices();
+  same_or.insert(same_or.end(), choices.begin(), choices.end());
+  option("weights", &defaults_.weights, "The number format; 'keep' leaves weights as they are.", choices);
+  option("symmetric", &defaults_.symmetric,
+         "Integers without zero points; otherwise with one for each scale.");
+  option("granularity", &defaults_.granularity,
+         "What shares a scale; 'auto' is 'channel' for int8 and 'group' for int4.",
+         {"auto", "tensor", "channel", "group"});
+  option("group-size", &defaults_.group_size,
+         "Consecutive inputs that share a scale, with granularity 'group'.");
+  option("scales", &defaults_.scales, "The type of scales; 'auto' is f16 for groups and f32 otherwise.",
+         {"auto", "f32", "f16"});
+  option(
+      "range", &defaults_.range,
+      "Symmetric codes from -(2^(b-1)-1) (restricted) or from -2^(b-1) with scales of either sign (full), or "
+      "whichever errs less for each scale.",
+      {"best", "full", "restricted"});
+  option("method", &defaults_.method, "How codes are found: 'rtn' rounds to nearest.", {"rtn"});
+  option("clip", &defaults_.clip, "How outliers are cut off before the range is taken.", {"none"});
+  option("embeddings", &embeddings_,
+         "The number format of embedding tables, those tied to the head included.", same_or);
+  option("overrides", &overrides_,
+         "Objects with 'pattern', a regular expression that is searched in tensor and node names, and any of "
+         "the "
+         "options above for the weights it is found in; where several match, the last wins.");
+}
+
+PassReport QuantizeWeights::run(Graph& graph, PassContext& context) {
+  PassReport report;
+  WeightOverrides overrides(overrides_);
+  std::vector<std::pair<const Node*, std::string>> rejected;
+  const std::vector<WeightSite> sites = find_weight_sites(graph, &rejected);
+  for (const auto& [node, reason] : rejected) context.explain_failure(report, *node, reason);
+  std::map<Graph*, std::unique_ptr<Rewriter>> rewriters;
+  for (const WeightSite& site : sites) {
+    WeightSettings defaults = defaults_;
+    if (site.is_embedding && embeddings_ != "same") defaults.weights = embeddings_;
+    const WeightSettings settings = overrides.apply(defaults, site);
+    if (site.is_quantized() || site.is_packed()) {
+      context.explain_failure(report, *site.uses.front().node, "'", site.name,
+                              "' is quantized or packed already");
+      continue;
+    }
+    auto& rewriter = rewriters[site.value->graph()];
+    if (!rewriter) rewriter = std::make_unique<Rewriter>(*site.value->graph());
+    const Node* conversion = add_conversion(*rewriter, site, settings);
+    if (conversion == nullptr) continue;
+    for (const Use& use : site.uses)
+      rewriter->set_input(use.node, static_cast<size_t>(use.input), conversion->output());
+    ++report.changes;
+  }
+  overrides.check_all_matched(sites);
+  for (auto& [each, rewriter] : rewriters) rewriter->commit();
+  return report;
+}
+
+}  // namespace quern::passes

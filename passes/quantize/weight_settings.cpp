@@ -1,0 +1,129 @@
+#include "passes/quantize/weight_settings.h"
+
+#include <algorithm>
+
+#include "ir/error.h"
+#include "ir/near_names.h"
+#include "passes/options.h"
+
+namespace quern::passes {
+namespace {
+
+using Granularity = QuantScheme::Granularity;
+
+// The settings under the names that recipes use, bound to the fields of one object.
+OptionTable table_of(WeightSettings& settings) {
+  OptionTable table;
+  table.add("weights", &settings.weights, "", WeightSettings::weight_choices());
+  table.add("symmetric", &settings.symmetric, "");
+  table.add("granularity", &settings.granularity, "", {"auto", "tensor", "channel", "group"});
+  table.add("group-size", &settings.group_size, "");
+  table.add("scales", &settings.scales, "", {"auto", "f32", "f16"});
+  table.add("range", &settings.range, "", {"best", "full", "restricted"});
+  table.add("method", &settings.method, "", {"rtn"});
+  table.add("clip", &settings.clip, "", {"none"});
+  return table;
+}
+
+std::regex compile(const std::string& pattern, const std::string& where) {
+  try {
+    return std::regex(pattern, std::regex::ECMAScript | std::regex::optimize);
+  } catch (const std::regex_error& error) {
+    throw_error(ErrorCode::InvalidArgument, where, ": '", pattern,
+                "' is no regular expression: ", error.what());
+  }
+}
+
+// The letters of a pattern, for a search of near names.
+std::string without_operators(const std::string& pattern) {
+  std::string text;
+  for (size_t i = 0; i < pattern.size(); ++i) {
+    const bool escaped = pattern[i] == '\\' && i + 1 < pattern.size();
+    if (escaped) ++i;
+    if (escaped || std::string_view("^$*+?()[]{}|").find(pattern[i]) == std::string_view::npos)
+      text += pattern[i];
+  }
+  return text;
+}
+
+}  // namespace
+
+const std::vector<std::string>& WeightSettings::weight_choices() {
+  static const std::vector<std::string> choices = {"fp32", "fp16", "bf16", "int8", "int4", "keep"};
+  return choices;
+}
+
+std::optional<DType> WeightSettings::float_dtype() const {
+  if (weights == "fp32") return DType::F32;
+  if (weights == "fp16") return DType::F16;
+  if (weights == "bf16") return DType::BF16;
+  return std::nullopt;
+}
+
+QuantizeOptions WeightSettings::quantize_options() const {
+  QuantizeOptions options;
+  QuantScheme& scheme = options.scheme;
+  const bool four_bits = weights == "int4";
+  scheme.symmetric = symmetric;
+  scheme.code = four_bits ? (symmetric ? DType::I4 : DType::U4) : (symmetric ? DType::I8 : DType::U8);
+  const std::string unit = granularity != "auto" ? granularity : four_bits ? "group" : "channel";
+  scheme.granularity = unit == "tensor"    ? Granularity::Tensor
+                       : unit == "channel" ? Granularity::Channel
+                                           : Granularity::Group;
+  scheme.axis = scheme.granularity == Granularity::Group ? 1 : 0;
+  scheme.group_size = scheme.granularity == Granularity::Group ? group_size : 0;
+  const bool half_scales = scales == "auto" ? scheme.granularity == Granularity::Group : scales == "f16";
+  options.scale_dtype = half_scales ? DType::F16 : DType::F32;
+  options.range = range == "full"   ? SymmetricRange::Full
+                  : range == "best" ? SymmetricRange::Best
+                                    : SymmetricRange::Restricted;
+  check_quantizable(options);
+  return options;
+}
+
+WeightOverrides::WeightOverrides(const nlohmann::json& list) {
+  for (size_t i = 0; i < list.size(); ++i) {
+    const std::string where = concat("overrides[", i, "]");
+    if (!list[i].is_object() || !list[i].contains("pattern") || !list[i]["pattern"].is_string()) {
+      throw_error(ErrorCode::InvalidArgument, where, " must be an object with a string 'pattern'");
+    }
+    Entry entry;
+    entry.pattern = list[i]["pattern"].get<std::string>();
+    entry.regex = compile(entry.pattern, where);
+    entry.settings = list[i];
+    entry.settings.erase("pattern");
+    WeightSettings scratch;
+    table_of(scratch).set(entry.settings, where);
+    entries_.push_back(std::move(entry));
+  }
+}
+
+WeightSettings WeightOverrides::apply(const WeightSettings& defaults, const WeightSite& site) {
+  WeightSettings settings = defaults;
+  for (Entry& entry : entries_) {
+    const bool matches = std::any_of(site.names.begin(), site.names.end(), [&](const std::string& name) {
+      return std::regex_search(name, entry.regex);
+    });
+    if (!matches) continue;
+    entry.matched = true;
+    table_of(settings).set(entry.settings, "override '" + entry.pattern + "'");
+  }
+  return settings;
+}
+
+void WeightOverrides::check_all_matched(const std::vector<WeightSite>& sites) const {
+  for (const Entry& entry : entries_) {
+    if (entry.matched) continue;
+    std::vector<std::string> names;
+    for (const WeightSite& site : sites) names.insert(names.end(), site.names.begin(), site.names.end());
+    std::string hint = did_you_mean(without_operators(entry.pattern), names);
+    if (hint.empty() && !sites.empty()) {
+      hint =
+          "; there are '" + sites.front().name + "'" +
+          (sites.size() > 1 ? concat(" and ", sites.size() - 1, " more, see quern inspect --tensors") : "");
+    }
+    throw_error(ErrorCode::InvalidArgument, "the pattern '", entry.pattern, "' matches no weight", hint);
+  }
+}
+
+}  // namespace quern::passes

@@ -1,0 +1,57 @@
+// What a weight shall become, and who says so: defaults, and overrides by the user's own tensor names.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <regex>
+#include <string>
+#include <vector>
+
+#include "ir/quantize.h"
+#include "passes/weights/weight_sites.h"
+
+namespace quern::passes {
+
+// The options of quantize-weights as they apply to one weight; their text is what recipes and flags say.
+struct WeightSettings {
+  std::string weights = "int8";  // fp32, fp16, bf16, int8, int4, keep
+  bool symmetric = true;
+  std::string granularity = "auto";  // tensor, channel, group; auto: channel for int8, group for int4
+  int64_t group_size = 32;
+  std::string scales = "auto";  // f32, f16; auto: f16 for groups, f32 otherwise
+  std::string range = "best";   // best, full, restricted: of symmetric codes
+  std::string method = "rtn";
+  std::string clip = "none";
+
+  static const std::vector<std::string>& weight_choices();
+  bool is_integer() const { return weights == "int8" || weights == "int4"; }
+  // The element type of weights that are no integers; nothing for "keep".
+  std::optional<DType> float_dtype() const;
+  // Of integers. Throws Error{InvalidArgument} for a group size below 1.
+  QuantizeOptions quantize_options() const;
+};
+
+// {"pattern": "lm_head|embed", "weights": "int8", ...}: the settings that are there replace the defaults' for
+// every weight one of whose names the pattern (ECMAScript) is found in.
+class WeightOverrides {
+ public:
+  // `list` is the option's JSON. Throws Error{InvalidArgument} saying which entry, on unknown keys, wrong
+  // types and patterns that are no regular expressions.
+  explicit WeightOverrides(const nlohmann::json& list);
+
+  // `defaults` changed by each entry that matches, in order: where two set the same thing, the last wins.
+  WeightSettings apply(const WeightSettings& defaults, const WeightSite& site);
+  // Throws Error{InvalidArgument} naming the first pattern that apply() never saw match, with near names.
+  void check_all_matched(const std::vector<WeightSite>& sites) const;
+
+ private:
+  struct Entry {
+    std::string pattern;
+    std::regex regex;
+    nlohmann::json settings;
+    bool matched = false;
+  };
+  std::vector<Entry> entries_;
+};
+
+}  // namespace quern::passes

@@ -1,0 +1,17 @@
+#include "passes/weights/register.h"
+
+#include "passes/quantize/quantize_weights.h"
+#include "passes/weights/materialize.h"
+#include "passes/weights/pack_weights.h"
+#include "passes/weights/tie_weights.h"
+
+namespace quern::passes {
+
+void register_weight_passes(PassRegistry& registry) {
+  registry.add<TieWeights>();
+  registry.add<QuantizeWeights>();
+  registry.add<PackWeights>();
+  registry.add<MaterializeWeights>();
+}
+
+}  // namespace quern::passes
