@@ -23,6 +23,12 @@ if(QUERN_SANITIZE)
   target_link_options(quern_flags INTERFACE -fsanitize=address,undefined)
 endif()
 
+if(QUERN_FUZZ)
+  target_compile_options(quern_flags INTERFACE -fsanitize=fuzzer-no-link,address,undefined -fno-omit-frame-pointer
+                                               -fno-sanitize-recover=undefined)
+  target_link_options(quern_flags INTERFACE -fsanitize=address,undefined)
+endif()
+
 # quern_objects(name [LINK lib...]): an object library of all *.cpp of the current folder (not of sub-folders).
 function(quern_objects name)
   cmake_parse_arguments(ARG "" "" "LINK" ${ARGN})

@@ -47,8 +47,12 @@ class Dim {
 
   std::string to_string() const;  // "2*batch*seq + past + 1"
 
- private:
+  // The polynomial taken apart: products of symbols with coefficients other than 0, and what is added to them.
   using Monomial = std::vector<std::string>;  // sorted, with repetition
+  const std::map<Monomial, int64_t>& terms() const { return terms_; }
+  int64_t offset() const { return constant_; }
+
+ private:
   void add_term(const Monomial& monomial, int64_t coefficient);
 
   int64_t constant_ = 0;

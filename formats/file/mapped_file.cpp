@@ -7,6 +7,8 @@
 
 #include <cerrno>
 #include <cstring>
+#include <map>
+#include <mutex>
 
 #include "ir/error.h"
 
@@ -31,7 +33,34 @@ class FileDescriptor {
   throw_error(ErrorCode::Io, "cannot open '", path.string(), "': ", std::strerror(error));
 }
 
+void drop(std::span<const std::byte> range) {
+  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = (reinterpret_cast<uintptr_t>(range.data()) + page - 1) / page * page;
+  const auto end = (reinterpret_cast<uintptr_t>(range.data()) + range.size()) / page * page;
+  // Advice only: a failure costs memory, not correctness.
+  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+}
+
+// All mappings of the process by their first byte, so that memory of unknown origin can be recognised.
+struct Mappings {
+  std::mutex mutex;
+  std::map<const std::byte*, size_t> sizes;
+
+  static Mappings& instance() {
+    static Mappings* mappings = new Mappings;  // never destroyed: tensors in static storage may outlive it
+    return *mappings;
+  }
+};
+
 }  // namespace
+
+MappedFile::MappedFile(std::filesystem::path path, std::span<const std::byte> bytes)
+    : path_(std::move(path)), bytes_(bytes) {
+  if (bytes_.empty()) return;
+  Mappings& mappings = Mappings::instance();
+  const std::lock_guard lock(mappings.mutex);
+  mappings.sizes[bytes_.data()] = bytes_.size();
+}
 
 std::shared_ptr<const MappedFile> MappedFile::open(const std::filesystem::path& path) {
   // O_NONBLOCK: opening a named pipe must be an error, not a wait for its writer.
@@ -60,7 +89,11 @@ std::shared_ptr<const MappedFile> MappedFile::open(const std::filesystem::path& 
 }
 
 MappedFile::~MappedFile() {
-  if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+  if (bytes_.empty()) return;
+  Mappings& mappings = Mappings::instance();
+  const std::lock_guard lock(mappings.mutex);
+  mappings.sizes.erase(bytes_.data());
+  ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
 }
 
 std::span<const std::byte> MappedFile::slice(uint64_t offset, uint64_t length,
@@ -73,12 +106,19 @@ std::span<const std::byte> MappedFile::slice(uint64_t offset, uint64_t length,
   return bytes_.subspan(offset, length);
 }
 
+void MappedFile::drop_pages_if_mapped(std::span<const std::byte> range) {
+  if (range.empty()) return;
+  Mappings& mappings = Mappings::instance();
+  const std::lock_guard lock(mappings.mutex);
+  auto after = mappings.sizes.upper_bound(range.data());
+  if (after == mappings.sizes.begin()) return;
+  const auto& [begin, size] = *std::prev(after);
+  const auto offset = static_cast<size_t>(range.data() - begin);
+  if (offset < size && range.size() <= size - offset) drop(range);
+}
+
 void MappedFile::drop_pages(std::span<const std::byte> range) const {
-  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
-  const auto begin = (reinterpret_cast<uintptr_t>(range.data()) + page - 1) / page * page;
-  const auto end = (reinterpret_cast<uintptr_t>(range.data()) + range.size()) / page * page;
-  // Advice only: a failure costs memory, not correctness.
-  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+  drop(range);
 }
 
 }  // namespace quern

@@ -37,10 +37,11 @@ class MappedFile {
   // Lets the system take back the memory of pages that lie wholly in `range`, a part of bytes(). They are
   // read again when touched: for streaming through a file with a small resident size.
   void drop_pages(std::span<const std::byte> range) const;
+  // The same for bytes that may or may not belong to a mapped file; without effect on any others.
+  static void drop_pages_if_mapped(std::span<const std::byte> range);
 
  private:
-  MappedFile(std::filesystem::path path, std::span<const std::byte> bytes)
-      : path_(std::move(path)), bytes_(bytes) {}
+  MappedFile(std::filesystem::path path, std::span<const std::byte> bytes);
 
   std::filesystem::path path_;
   std::span<const std::byte> bytes_;

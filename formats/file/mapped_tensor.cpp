@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "formats/file/mapped_file.h"
 #include "ir/error.h"
 
 namespace quern {
@@ -36,6 +37,12 @@ Tensor tensor_from_file_bytes(DType dtype, Shape shape, std::shared_ptr<const vo
   check_bytes(dtype, shape, bytes);
   const auto size = static_cast<int64_t>(bytes.size());
   return Tensor::view(dtype, std::move(shape), std::move(owner), bytes.data(), size);
+}
+
+void drop_mapped_pages(const Tensor& tensor) {
+  if (tensor.is_view()) {
+    MappedFile::drop_pages_if_mapped({tensor.bytes(), static_cast<size_t>(tensor.byte_size())});
+  }
 }
 
 void check_bools(std::span<const std::byte> bytes) {

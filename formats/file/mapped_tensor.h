@@ -19,6 +19,9 @@ Tensor tensor_from_file_bytes(DType dtype, Shape shape, std::shared_ptr<const vo
 // The same as a copy.
 Tensor tensor_from_copied_bytes(DType dtype, Shape shape, std::span<const std::byte> bytes);
 
+// Lets the system take back the memory of a tensor that is a view of a MappedFile; without effect on others.
+void drop_mapped_pages(const Tensor& tensor);
+
 // Throws Error{Corrupt} where a byte is neither 0 nor 1.
 void check_bools(std::span<const std::byte> bytes);
 

@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Builds the fuzz targets with clang++ and runs each for a while. A finding ends the run with status 1; the input that
+# causes it is named, and belongs into tests/fuzz/regressions/<target>/ together with the fix.
+#   scripts/fuzz.sh [target...]      all targets, 30 seconds each (QUERN_FUZZ_SECONDS changes that)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+seconds=${QUERN_FUZZ_SECONDS:-30}
+build=build-fuzz
+command -v clang++ >/dev/null || { echo "fuzz: needs clang++ (Debian: clang, libclang-rt-14-dev)" >&2; exit 1; }
+
+cmake -G Ninja -S . -B "$build" -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+      -DQUERN_FUZZ=ON -DQUERN_TESTS=OFF >/dev/null
+cmake --build "$build" --target fuzzers
+
+targets=("$@")
+if [ ${#targets[@]} -eq 0 ]; then
+  for program in "$build"/tests/fuzz/fuzz_*; do
+    [ -x "$program" ] && targets+=("$(basename "$program" | sed 's/^fuzz_//')")
+  done
+fi
+
+mkdir -p "$build/findings"
+failed=0
+for target in "${targets[@]}"; do
+  work="$build/corpus/$target"
+  mkdir -p "$work"
+  seeds=()
+  for folder in "tests/fuzz/corpus/$target" "tests/fuzz/regressions/$target"; do
+    [ -d "$folder" ] && seeds+=("$folder")
+  done
+  echo "fuzzing $target for $seconds s"
+  log="$build/findings/$target.log"
+  if ! "$build/tests/fuzz/fuzz_$target" "$work" "${seeds[@]}" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 \
+       -malloc_limit_mb=512 -max_len=65536 -artifact_prefix="$build/findings/$target-" -print_final_stats=1 >"$log" 2>&1; then
+    tail -40 "$log"
+    failed=1
+  else
+    grep -E 'stat::number_of_executed_units|stat::peak_rss_mb' "$log"
+  fi
+done
+exit $failed
