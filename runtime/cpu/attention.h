@@ -74,10 +74,10 @@ struct AttentionScratch {
 };
 
 struct AttentionKernels {
-  // Stores a token's keys and values at `slot` (0..63) of a block. k [kv_heads, head_size], v [kv_heads,
-  // value_size].
-  void (*append)(const AttentionShape& shape, std::byte* block, int64_t slot, const float* k, const float* v);
-  // Copies positions [begin, end) of KV head `head` from slots of one block to slots of another.
+  // Stores a token's key [head_size] and value [value_size] of KV head `head` at `slot` (0..63) of a block.
+  void (*append)(const AttentionShape& shape, std::byte* block, int64_t head, int64_t slot, const float* k,
+                 const float* v);
+  // Copies `count` slots of KV head `head` from one block to another, or within one to lower slots.
   void (*copy_slots)(const AttentionShape& shape, int64_t head, const std::byte* from, int64_t from_slot,
                      std::byte* to, int64_t to_slot, int64_t count);
   // The whole of a tile: out = softmax(...) v. `scratch`: AttentionScratch::floats.

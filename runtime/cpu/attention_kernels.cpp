@@ -337,24 +337,23 @@ void store_value(uint16_t* p, F32 a) {
 }
 
 template <class E>
-void append_as(const AttentionShape& shape, std::byte* block, int64_t slot, const float* k, const float* v) {
-  for (int64_t h = 0; h < shape.kv_heads; ++h) {
-    E* keys = reinterpret_cast<E*>(block + h * shape.head_bytes());
-    E* values = keys + shape.key_elements() + slot * 16;
-    keys += slot / 16 * shape.head_size * 16 + slot % 16;
-    for (int64_t d = 0; d < shape.head_size; ++d) {
-      keys[d * 16] = to_element(k[h * shape.head_size + d], static_cast<const E*>(nullptr));
-    }
-    for (int64_t d = 0; d < shape.value_size; d += 16) {
-      const int64_t lanes = shape.value_size - d < 16 ? shape.value_size - d : 16;
-      store_value(values + d * kCacheBlock, load_lanes(v + h * shape.value_size + d, lanes));
-    }
+void append_as(const AttentionShape& shape, std::byte* block, int64_t head, int64_t slot, const float* k,
+               const float* v) {
+  E* keys = reinterpret_cast<E*>(block + head * shape.head_bytes());
+  E* values = keys + shape.key_elements() + slot * 16;
+  keys += slot / 16 * shape.head_size * 16 + slot % 16;
+  for (int64_t d = 0; d < shape.head_size; ++d)
+    keys[d * 16] = to_element(k[d], static_cast<const E*>(nullptr));
+  for (int64_t d = 0; d < shape.value_size; d += 16) {
+    const int64_t lanes = shape.value_size - d < 16 ? shape.value_size - d : 16;
+    store_value(values + d * kCacheBlock, load_lanes(v + d, lanes));
   }
 }
 
-void append(const AttentionShape& shape, std::byte* block, int64_t slot, const float* k, const float* v) {
-  if (shape.cache_dtype == DType::F16) return append_as<uint16_t>(shape, block, slot, k, v);
-  append_as<float>(shape, block, slot, k, v);
+void append(const AttentionShape& shape, std::byte* block, int64_t head, int64_t slot, const float* k,
+            const float* v) {
+  if (shape.cache_dtype == DType::F16) return append_as<uint16_t>(shape, block, head, slot, k, v);
+  append_as<float>(shape, block, head, slot, k, v);
 }
 
 template <class E>

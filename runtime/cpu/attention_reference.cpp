@@ -34,16 +34,12 @@ void set(const AttentionShape& shape, std::byte* head, int64_t index, float valu
   }
 }
 
-void append(const AttentionShape& shape, std::byte* block, int64_t slot, const float* k, const float* v) {
-  for (int64_t h = 0; h < shape.kv_heads; ++h) {
-    std::byte* head = block + h * shape.head_bytes();
-    for (int64_t d = 0; d < shape.head_size; ++d) {
-      set(shape, head, key_index(shape, slot, d), k[h * shape.head_size + d]);
-    }
-    for (int64_t d = 0; d < shape.padded_value_size(); ++d) {
-      const float value = d < shape.value_size ? v[h * shape.value_size + d] : 0.0f;
-      set(shape, head, value_index(shape, slot, d), value);
-    }
+void append(const AttentionShape& shape, std::byte* block, int64_t head, int64_t slot, const float* k,
+            const float* v) {
+  block += head * shape.head_bytes();
+  for (int64_t d = 0; d < shape.head_size; ++d) set(shape, block, key_index(shape, slot, d), k[d]);
+  for (int64_t d = 0; d < shape.padded_value_size(); ++d) {
+    set(shape, block, value_index(shape, slot, d), d < shape.value_size ? v[d] : 0.0f);
   }
 }
 

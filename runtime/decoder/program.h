@@ -34,12 +34,12 @@ struct DecoderTraits {
 };
 
 struct ProgramOptions {
-  // Which graph outputs a run computes; one list per entry, and DecodeRunOptions::entry chooses among them. What
-  // the entry's outputs do not need is left out of it, so that an exit after a few layers costs just those
-  // layers. Empty: one entry with the output "logits", or with the graph's only output.
+  // Which graph outputs a run computes; one list per entry, and DecodeRunOptions::entry chooses among them.
+  // What the entry's outputs do not need is left out of it, so that an exit after a few layers costs just
+  // those layers. Empty: one entry with the output "logits", or with the graph's only output.
   std::vector<std::vector<std::string>> entries = {};
-  // Values that a run can show to an observer (DecodeRunOptions::observer), by name. They are computed as the graph
-  // has them; steps that would otherwise be fused across them are not.
+  // Values that a run can show to an observer (DecodeRunOptions::observer), by name. They are computed as the
+  // graph has them; steps that would otherwise be fused across them are not.
   std::vector<std::string> taps = {};
 };
 

@@ -15,7 +15,7 @@ struct SequenceState;
 // writes.
 class Sequence {
  public:
-  Sequence() = default;  // no sequence; assign one from Session::new_sequence()
+  Sequence();  // no sequence; assign one from Session::new_sequence()
   ~Sequence();
   Sequence(Sequence&&) noexcept;
   Sequence& operator=(Sequence&&) noexcept;

@@ -21,6 +21,9 @@ struct SessionOptions {
   int64_t cache_memory = 0;        // bytes for keys and values of all sequences together; 0: no limit
   int64_t context = 0;             // longest sequence; 0: the model's own. More than the model's is an error.
   int64_t max_rows = 512;  // tokens computed at once; longer prompts go through in pieces of this size
+  // Passes of fewer multiply-adds than this are computed by the calling thread alone: others would cost more
+  // to wait for than they save.
+  int64_t serial_work = 200'000;
 };
 
 enum class LogitsFor : uint8_t { None, Last, All };

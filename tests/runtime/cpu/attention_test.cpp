@@ -44,8 +44,11 @@ class Case {
   void append(const AttentionKernels& kernels, int64_t from, int64_t to) {
     for (int64_t p = from; p < to; ++p) {
       auto* block = reinterpret_cast<std::byte*>(storage_[static_cast<size_t>(p / kCacheBlock)].data());
-      kernels.append(shape_, block, p % kCacheBlock, k_.data() + p * shape_.kv_heads * shape_.head_size,
-                     v_.data() + p * shape_.kv_heads * shape_.value_size);
+      for (int64_t h = 0; h < shape_.kv_heads; ++h) {
+        kernels.append(shape_, block, h, p % kCacheBlock,
+                       k_.data() + (p * shape_.kv_heads + h) * shape_.head_size,
+                       v_.data() + (p * shape_.kv_heads + h) * shape_.value_size);
+      }
     }
   }
 
@@ -214,7 +217,7 @@ TEST_P(AttentionTest, SaturatesHalfPrecision) {
   shape.cache_dtype = DType::F16;
   std::vector<uint16_t> block(static_cast<size_t>(shape.block_bytes()) / 2);
   const std::vector<float> k(16, 1e6f), v(16, -1e6f);
-  attention_kernels().append(shape, reinterpret_cast<std::byte*>(block.data()), 0, k.data(), v.data());
+  attention_kernels().append(shape, reinterpret_cast<std::byte*>(block.data()), 0, 0, k.data(), v.data());
   EXPECT_EQ(block[0], 0x7BFF);
   EXPECT_EQ(block[static_cast<size_t>(shape.key_elements())], 0xFBFF);
 }

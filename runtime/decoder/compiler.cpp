@@ -1,0 +1,272 @@
+#include "runtime/decoder/compiler.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "ir/schema.h"
+
+namespace quern::runtime {
+namespace {
+
+// Shows a value to the run's observer.
+class TapStep final : public Step {
+ public:
+  TapStep(int tap, Operand x) : tap_(tap), x_(x) {
+    kind = "tap";
+    row_local = false;
+    reads = {x};
+  }
+  void run(const Pass& pass, int thread) const override {
+    if (thread != 0 || pass.observe == nullptr || *pass.failure != nullptr) return;
+    try {
+      (*pass.observe)(tap_, pass.view(x_), x_.width, space);
+    } catch (...) {
+      *pass.failure = std::current_exception();
+    }
+  }
+
+ private:
+  int tap_;
+  Operand x_;
+};
+
+int64_t width_of(const Shape& features) {
+  int64_t width = 1;
+  for (const int64_t dim : features) width *= dim;
+  return width;
+}
+
+}  // namespace
+
+const PackedTensor& CompileContext::weight(const Node& node, const Value& value) {
+  const auto found = packed.find(&value);
+  if (found != packed.end()) return *found->second;
+  plan.weights.push_back(with_context(concat("packing '", value.name(), "' for ", describe(node)), [&] {
+    if (const PackedTensor* ready = value.packed()) return *ready;
+    if (const QuantizedTensor* quantized = value.quantized()) {
+      try {
+        return pack(*quantized);
+      } catch (const Error& error) {
+        // Schemes without kernels of their own compute on their values.
+        if (error.code() != ErrorCode::Unsupported) throw;
+        return pack(dequantize(*quantized));
+      }
+    }
+    const DType dtype = value.tensor()->dtype();
+    const bool packable = dtype == DType::F32 || dtype == DType::F16 || dtype == DType::BF16;
+    return pack(packable ? *value.tensor() : value.tensor()->cast(DType::F32));
+  }));
+  packed[&value] = &plan.weights.back();
+  return plan.weights.back();
+}
+
+const std::vector<float>& CompileContext::constant(const Node& node, const Value& value) {
+  const auto found = floats.find(&value);
+  if (found != floats.end()) return *found->second;
+  if (value.tensor() == nullptr) {
+    throw_error(ErrorCode::Unsupported, describe(node), ": '", value.name(),
+                "' is quantized; only weights of Linear and tables of Embedding may be");
+  }
+  plan.constants.push_back(value.tensor()->to_floats());
+  floats[&value] = &plan.constants.back();
+  return plan.constants.back();
+}
+
+EntryCompiler::EntryCompiler(CompileContext& context, Entry& entry)
+    : context_(context), plan_(context.plan), entry_(entry) {}
+
+void EntryCompiler::unsupported(const Node& node, const std::string& why) {
+  throw_error(ErrorCode::Unsupported, describe(node), " can't be computed row by row in a decoder: ", why);
+}
+
+void EntryCompiler::invalid(const Node& node, const std::string& why) {
+  throw_error(ErrorCode::InvalidModel, describe(node), ": ", why);
+}
+
+void EntryCompiler::find_needed() {
+  std::vector<const Value*> pending;
+  for (size_t i = 0; i < entry_.output_names.size(); ++i) {
+    for (const GraphOutput& output : context_.graph.outputs()) {
+      if (output.name != entry_.output_names[i]) continue;
+      output_of_.emplace(output.value, static_cast<int>(i));
+      pending.push_back(output.value);
+    }
+  }
+  for (const Value* tap : context_.taps) pending.push_back(tap);
+  kept_.insert(pending.begin(), pending.end());
+  while (!pending.empty()) {
+    const Value* value = pending.back();
+    pending.pop_back();
+    if (!needed_values_.insert(value).second || value->producer() == nullptr) continue;
+    const Node* node = value->producer();
+    if (!needed_nodes_.insert(node).second) continue;
+    if (!node->subgraphs().empty()) unsupported(*node, "it has sub-graphs");
+    for (const Value* input : node->inputs()) {
+      if (input != nullptr) pending.push_back(input);
+    }
+  }
+  for (const Node* node : context_.graph.nodes()) {
+    if (needed_nodes_.contains(node)) order_.push_back(node);
+  }
+}
+
+const Node* EntryCompiler::sole_user(const Value* value) const {
+  if (is_kept(value)) return nullptr;
+  const Node* user = nullptr;
+  for (const Use& use : value->uses()) {
+    if (!needed_nodes_.contains(use.node)) continue;
+    if (user != nullptr) return nullptr;
+    user = use.node;
+  }
+  return user;
+}
+
+const RowValue* EntryCompiler::find_row(const Value* value) const {
+  const auto found = rows_.find(value);
+  return found != rows_.end() ? &found->second : nullptr;
+}
+
+const RowValue& EntryCompiler::row_input(const Node& node, size_t i) const {
+  const Value* value = node.input(i);
+  if (value == nullptr) invalid(node, concat("input ", i, " is missing"));
+  const RowValue* row = find_row(value);
+  if (row == nullptr) unsupported(node, concat("input '", value->name(), "' is not a value of tokens"));
+  return *row;
+}
+
+Operand EntryCompiler::new_buffer(int64_t width, Space space) {
+  entry_.buffers.push_back({.width = (width + 15) / 16 * 16, .space = space});
+  return {static_cast<int>(entry_.buffers.size()) - 1, 0, width};
+}
+
+Operand EntryCompiler::define(const Value* value, Space space, Shape features) {
+  const int64_t width = width_of(features);
+  const Operand at = new_buffer(width, space);
+  rows_[value] = {at, space, std::move(features)};
+  const auto output = output_of_.find(value);
+  if (output != output_of_.end()) entry_.buffers.back().output = output->second;
+  return at;
+}
+
+void EntryCompiler::define_view(const Value* value, const RowValue& of, int64_t offset, Shape features) {
+  RowValue view = of;
+  view.at.offset += offset;
+  view.at.width = width_of(features);
+  view.features = std::move(features);
+  rows_[value] = std::move(view);
+}
+
+void EntryCompiler::add_step(std::unique_ptr<Step> step, const Node& node, Space space) {
+  step->name = node.name().empty() && node.output() != nullptr ? node.output()->name() : node.name();
+  step->space = space;
+  entry_.steps.push_back(std::move(step));
+}
+
+void EntryCompiler::emit(const Node& node) {
+  if (done_.contains(&node)) return;
+  const auto& table = handlers();
+  const auto handler = table.find({node.domain(), node.op()});
+  if (handler != table.end()) {
+    (this->*handler->second)(node);
+  } else {
+    fallback(node);
+  }
+  done_.insert(&node);
+}
+
+void EntryCompiler::emit_tap(size_t tap) {
+  const RowValue* row = find_row(context_.taps[tap]);
+  if (row == nullptr) {
+    throw_error(ErrorCode::InvalidArgument, "'", plan_.taps[tap],
+                "' can't be observed: it is not a value of tokens");
+  }
+  auto step = std::make_unique<TapStep>(static_cast<int>(tap), row->at);
+  step->name = plan_.taps[tap];
+  step->space = row->space;
+  entry_.steps.push_back(std::move(step));
+}
+
+void EntryCompiler::finish_outputs() {
+  for (size_t i = 0; i < entry_.output_names.size(); ++i) {
+    const auto& all = context_.graph.outputs();
+    const auto output = std::find_if(all.begin(), all.end(),
+                                     [&](const GraphOutput& o) { return o.name == entry_.output_names[i]; });
+    const RowValue* row = find_row(output->value);
+    if (row == nullptr) {
+      throw_error(ErrorCode::InvalidModel, "output '", output->name, "' does not depend on the tokens");
+    }
+    RowValue result = *row;
+    if (entry_.buffers[static_cast<size_t>(row->at.buffer)].output != static_cast<int>(i) ||
+        row->at.offset != 0) {
+      result.at = new_buffer(row->at.width, row->space);
+      entry_.buffers.back().output = static_cast<int>(i);
+      auto step = std::make_unique<CopyStep>(row->at, result.at);
+      step->name = output->name;
+      step->space = row->space;
+      entry_.steps.push_back(std::move(step));
+    }
+    entry_.outputs.push_back({output->name, result.at, result.space});
+  }
+}
+
+void EntryCompiler::compile() {
+  find_needed();
+  std::set<size_t> shown;
+  for (const Node* node : order_) {
+    emit(*node);
+    for (size_t tap = 0; tap < context_.taps.size(); ++tap) {
+      if (!shown.contains(tap) && find_row(context_.taps[tap]) != nullptr) {
+        emit_tap(tap);
+        shown.insert(tap);
+      }
+    }
+  }
+  for (size_t tap = 0; tap < context_.taps.size(); ++tap) {
+    if (!shown.contains(tap)) emit_tap(tap);
+  }
+  finish_outputs();
+  plan_memory(entry_);
+}
+
+const std::map<std::pair<std::string, std::string>, EntryCompiler::Handler>& EntryCompiler::handlers() {
+  using C = EntryCompiler;
+  static const std::map<std::pair<std::string, std::string>, Handler> kHandlers = [] {
+    const std::string onnx(kOnnxDomain), microsoft(kMicrosoftDomain), quern(kQuernDomain);
+    std::map<std::pair<std::string, std::string>, Handler> map = {
+        {{quern, "Linear"}, &C::linear},
+        {{quern, "Embedding"}, &C::embedding},
+        {{quern, "Rotary"}, &C::rotary},
+        {{quern, "CachedAttention"}, &C::attention},
+        {{quern, "SelectRows"}, &C::select_rows},
+        {{onnx, "RMSNormalization"}, &C::rms_norm},
+        {{onnx, "SimplifiedLayerNormalization"}, &C::rms_norm},
+        {{microsoft, "SimplifiedLayerNormalization"}, &C::rms_norm},
+        {{onnx, "LayerNormalization"}, &C::layer_norm},
+        {{microsoft, "SkipSimplifiedLayerNormalization"}, &C::skip_rms_norm},
+        {{microsoft, "SkipLayerNormalization"}, &C::skip_layer_norm},
+        {{onnx, "Gelu"}, &C::gelu},
+        {{microsoft, "Gelu"}, &C::gelu},
+        {{microsoft, "QuickGelu"}, &C::swish},
+        {{onnx, "Swish"}, &C::swish},
+        {{microsoft, "FastGelu"}, &C::biased_gelu},
+        {{microsoft, "BiasGelu"}, &C::biased_gelu},
+        {{onnx, "Softmax"}, &C::softmax},
+        {{onnx, "Split"}, &C::split},
+        {{onnx, "Slice"}, &C::slice},
+        {{onnx, "Concat"}, &C::concat_features},
+        {{onnx, "Identity"}, &C::identity},
+        {{onnx, "Dropout"}, &C::identity},
+        {{onnx, "Cast"}, &C::identity},
+    };
+    for (const char* op : {"Add", "Sub", "Mul", "Div", "Max", "Min"}) map[{onnx, op}] = &C::binary;
+    for (const char* op : {"Relu", "Sigmoid", "Tanh", "Erf", "Exp"}) map[{onnx, op}] = &C::unary;
+    for (const char* op : {"ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceSumSquare"}) {
+      map[{onnx, op}] = &C::reduce;
+    }
+    for (const char* op : {"Reshape", "Flatten", "Squeeze", "Unsqueeze"}) map[{onnx, op}] = &C::reshape;
+    return map;
+  }();
+  return kHandlers;
+}
+
+}  // namespace quern::runtime
