@@ -5,7 +5,7 @@ set -euo pipefail
 
 packages=(
   # build
-  g++ cmake ninja-build ccache git
+  g++ cmake ninja-build ccache git pkg-config python3
   # libraries; README.md says what each is for
   libonnx-dev libprotobuf-dev protobuf-compiler libdnnl-dev libboost-program-options-dev nlohmann-json3-dev
   zlib1g-dev libonig-dev libutf8proc-dev
