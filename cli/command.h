@@ -32,6 +32,11 @@ OptionSet options_of(const Command& command);
 // What `quern help` and `quern help COMMAND` print.
 std::string general_help();
 std::string help_of(const Command& command);
+// docs/commands.md: `quern help --markdown`.
+std::string markdown_help();
+
+// The section of the options that all commands have.
+inline constexpr const char* kCommonSection = "Output";
 
 // Runs the program; `words` without the program's name. Prints errors and maps them to statuses; never
 // throws.

@@ -13,6 +13,7 @@ enum class ExitStatus : int {
   Unsupported = 4,      // well-formed, but quern does not do it
   Io = 5,               // the system refused: files, disk space, memory
   Internal = 70,        // a bug in quern (EX_SOFTWARE of sysexits.h)
+  Interrupted = 130,    // by Ctrl-C (128 + SIGINT, as shells report it)
   BrokenPipe = 141,     // whoever read the output went away (128 + SIGPIPE, as shells report it)
 };
 

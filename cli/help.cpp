@@ -37,24 +37,66 @@ std::string usage_line(const Command& command, const OptionSet& options) {
   return line + " [options]";
 }
 
-std::string option_entry(const OptionSpec& spec) {
-  std::string left =
-      spec.letter != 0 ? std::string("-") + spec.letter + ", --" + spec.name : "    --" + spec.name;
+// For a cell of a Markdown table.
+std::string cell(const std::string& text) {
+  std::string result;
+  for (const char c : text) {
+    if (c == '|' || c == '<') result += '\\';
+    result += c;
+  }
+  return result;
+}
+
+std::string option_name(const OptionSpec& spec) {
+  std::string name = "--" + spec.name;
+  if (spec.kind == OptionSpec::Kind::Choice) {
+    name += " TYPE";
+  } else if (spec.kind != OptionSpec::Kind::Flag) {
+    name += " " + spec.placeholder;
+  }
+  return spec.letter != 0 ? std::string("-") + spec.letter + ", " + name : name;
+}
+
+std::string option_help(const OptionSpec& spec) {
   std::string help = spec.help;
   if (spec.kind == OptionSpec::Kind::Choice) {
     std::string all;
     for (const std::string& choice : spec.choices) all += (all.empty() ? "" : ", ") + choice;
     help += ": " + all;
-    left += " TYPE";
-  } else if (spec.kind != OptionSpec::Kind::Flag) {
-    left += " " + spec.placeholder;
   }
   if (spec.repeated) help += "; may be repeated";
   if (spec.preset) help += " [" + *spec.preset + "]";
-  return entry(left, help);
+  return help;
+}
+
+std::string markdown_of(const Command& command) {
+  const OptionSet options = options_of(command);
+  std::string text = std::string("\n## quern ") + command.name + "\n\n`" + usage_line(command, options) +
+                     "`: " + command.summary + ".\n";
+  if (*command.details != '\0') text += "\n" + std::string(command.details) + "\n";
+  text += "\n| option | meaning |\n|---|---|\n";
+  for (const PositionalSpec& spec : options.positionals())
+    text += "| `" + spec.name + "` | " + cell(spec.help) + " |\n";
+  for (const OptionSpec& spec : options.options()) {
+    if (spec.section == kCommonSection) continue;
+    text += "| `" + cell(option_name(spec)) + "` | " + cell(option_help(spec)) + " |\n";
+  }
+  text += "\n```sh\n";
+  for (const Example& example : options.examples())
+    text += "# " + example.what + "\n" + example.command + "\n";
+  return text + "```\n";
 }
 
 }  // namespace
+
+std::string markdown_help() {
+  std::string text =
+      "# Commands\n\nMade by `quern help --markdown`. What all commands share, exit statuses and the keys of "
+      "JSON "
+      "output: [cli.md](cli.md).\n";
+  for (const Command& command : commands()) text += markdown_of(command);
+  return text;
+}
 
 std::string general_help() {
   std::string text =
@@ -93,7 +135,7 @@ std::string help_of(const Command& command) {
       section = spec.section;
       text += heading(section);
     }
-    text += option_entry(spec);
+    text += entry((spec.letter != 0 ? "" : "    ") + option_name(spec), option_help(spec));
   }
   if (!options.examples().empty()) text += heading("Examples");
   for (const Example& example : options.examples()) {

@@ -19,7 +19,7 @@ struct ModelFile {
   std::string format;                        // "ONNX"
   std::vector<std::filesystem::path> files;  // with its external data
   int64_t size_bytes = 0;                    // of all files
-  std::unique_ptr<Graph> graph;              // as the file has it
+  std::shared_ptr<Graph> graph;              // as the file has it
 };
 
 // Opens an ONNX model or an artifact, told apart by their content; of a folder, the one model in it. Oddities

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
+#include "cli/version.h"
 #include "ir/near_names.h"
 
 namespace quern::cli {
@@ -12,6 +13,10 @@ namespace {
 ExitStatus print_help(std::span<const std::string> words, Console& console) {
   if (words.empty()) {
     console.print(general_help());
+    return ExitStatus::Ok;
+  }
+  if (words.front() == "--markdown") {
+    console.print(markdown_help());
     return ExitStatus::Ok;
   }
   const Command* command = find_command(words.front());
@@ -46,7 +51,7 @@ ExitStatus dispatch(std::span<const std::string> words) {
   const std::string& first = words.front();
   const std::span<const std::string> rest = words.subspan(1);
   if (first == "--version" || first == "-V" || first == "version") {
-    console.print("quern " QUERN_VERSION "\n");
+    console.print(std::string("quern ") + version() + "\n");
     return ExitStatus::Ok;
   }
   if (first == "help" || first == "--help" || first == "-h") return print_help(rest, console);
@@ -100,7 +105,7 @@ const Command* find_command(std::string_view name) {
 OptionSet options_of(const Command& command) {
   OptionSet options;
   command.declare(options);
-  options.section("Output");
+  options.section(kCommonSection);
   if (command.has_json) options.flag("json", "print one JSON object instead of text");
   options.flag("quiet,q", "no progress, no summary; results, warnings and errors alone");
   options.flag("help,h", "explain this command");

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "calibrate/compare.h"
+#include "calibrate/compare_tensors.h"
 #include "cli/console.h"
 #include "cli/model_facts.h"
 
@@ -39,22 +40,14 @@ struct Threshold {
   bool within_noise() const { return interval && interval->low <= limit && limit <= interval->high; }
 };
 
-// Closeness of the outputs of a plain graph, whatever they mean.
-struct OutputCloseness {
-  std::string name;
-  double max_abs_error = 0;
-  double sqnr_db = 0;  // 10 log10(sum reference^2 / sum error^2)
-  double cosine = 0;
-};
-
 struct Validation {
   ValidatedModel reference;
   ValidatedModel candidate;
   std::string data_path;
   std::string data_digest;
   int64_t data_tokens = 0;
-  calibrate::Comparison comparison;
-  std::vector<OutputCloseness> outputs;  // of plain graphs
+  calibrate::Comparison comparison;                    // on token ids
+  std::optional<calibrate::TensorComparison> tensors;  // on arrays; then `comparison` is empty
   std::vector<Threshold> thresholds;
   std::vector<std::string> warnings;
   std::vector<std::string> commands;  // that made the candidate, where it knows, and this report
@@ -62,7 +55,17 @@ struct Validation {
   std::string machine;                // processor and threads
   std::string version;                // of quern
 
-  bool is_language_model() const { return comparison.kind == calibrate::ScoredModel::Kind::NextToken; }
+  bool is_language_model() const {
+    return !tensors && comparison.kind == calibrate::ScoredModel::Kind::NextToken;
+  }
+  int64_t rows() const { return tensors ? tensors->samples : comparison.windows; }
+  bool has_accuracy() const { return tensors ? tensors->labelled : comparison.labelled; }
+  const calibrate::Figure& reference_accuracy() const {
+    return tensors ? tensors->reference_accuracy : comparison.reference.accuracy;
+  }
+  const calibrate::Figure& candidate_accuracy() const {
+    return tensors ? tensors->candidate_accuracy : comparison.candidate.accuracy;
+  }
   bool passed() const;
 };
 

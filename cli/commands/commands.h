@@ -6,7 +6,10 @@
 namespace quern::cli {
 
 Command export_command();
+Command generate_command();
 Command run_command();
+Command validate_command();
+Command bench_command();
 Command inspect_command();
 Command passes_command();
 Command tokenize_command();

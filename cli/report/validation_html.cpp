@@ -42,14 +42,15 @@ std::string tiles(const Validation& v) {
   const double share = static_cast<double>(v.candidate.size_bytes) /
                        static_cast<double>(std::max<int64_t>(1, v.reference.size_bytes));
   std::string text = tile(format_percent(share, 1), "of the original's size");
-  if (!v.outputs.empty()) {
+  if (v.tensors) {
     double worst = INFINITY;
-    for (const OutputCloseness& output : v.outputs) worst = std::min(worst, output.sqnr_db);
+    for (const calibrate::OutputCloseness& output : v.tensors->outputs)
+      worst = std::min(worst, output.sqnr_db);
     return text + tile(format_fixed(worst, 1) + " dB", "SQNR of the worst output");
   }
   if (v.is_language_model()) text += tile(format_signed_percent(c.perplexity_increase.value), "perplexity");
-  if (c.labelled) {
-    text += tile(format_signed_percent(c.candidate.accuracy.value - c.reference.accuracy.value),
+  if (v.has_accuracy()) {
+    text += tile(format_signed_percent(v.candidate_accuracy().value - v.reference_accuracy().value),
                  "accuracy, in points");
   }
   text += tile(format_number(c.agreement.kl_mean, 3), "mean KL, nats");
@@ -86,7 +87,7 @@ std::string summary_table(const Validation& v) {
   text += row("Weights", escape(v.reference.facts.formats()), escape(v.candidate.facts.formats()), "");
   text += row("Bits per weight", format_fixed(v.reference.facts.bits_per_weight(), 2),
               format_fixed(v.candidate.facts.bits_per_weight(), 2), "");
-  if (v.outputs.empty() && v.is_language_model()) {
+  if (v.is_language_model()) {
     text += row("Perplexity",
                 perplexity_text(c.reference.perplexity.value) +
                     interval_note(c.reference.perplexity.interval, perplexity_text),
@@ -95,12 +96,13 @@ std::string summary_table(const Validation& v) {
                 signed_text(c.perplexity_increase.value) +
                     interval_note(c.perplexity_increase.interval, signed_text));
   }
-  if (c.labelled) {
-    text += row(
-        "Accuracy",
-        percent_text(c.reference.accuracy.value) + interval_note(c.reference.accuracy.interval, percent_text),
-        percent_text(c.candidate.accuracy.value) + interval_note(c.candidate.accuracy.interval, percent_text),
-        signed_text(c.candidate.accuracy.value - c.reference.accuracy.value));
+  if (v.has_accuracy()) {
+    text += row("Accuracy",
+                percent_text(v.reference_accuracy().value) +
+                    interval_note(v.reference_accuracy().interval, percent_text),
+                percent_text(v.candidate_accuracy().value) +
+                    interval_note(v.candidate_accuracy().interval, percent_text),
+                signed_text(v.candidate_accuracy().value - v.reference_accuracy().value));
   }
   text += rate_row("Prefill, tokens per second", v.reference.prefill_rate, v.candidate.prefill_rate);
   text += rate_row("Decode, tokens per second", v.reference.decode_rate, v.candidate.decode_rate);
@@ -120,7 +122,7 @@ std::string agreement_table(const Validation& v) {
 std::string outputs_table(const Validation& v) {
   std::string text =
       "<table><tr><th>output</th><th>largest error</th><th>SQNR, dB</th><th>cosine</th></tr>\n";
-  for (const OutputCloseness& output : v.outputs) {
+  for (const calibrate::OutputCloseness& output : v.tensors->outputs) {
     text += row(escape(output.name), format_number(output.max_abs_error, 3), format_fixed(output.sqnr_db, 1),
                 format_number(output.cosine, 6));
   }
@@ -228,7 +230,7 @@ std::string speed_plot(const Validation& v) {
 
 std::string figures(const Validation& v) {
   std::string text;
-  if (v.outputs.empty()) {
+  if (!v.tensors) {
     text += figure("How far apart the predictions are",
                    "KL divergence at each position; to the left is better", kl_histogram(v));
     text += figure("Does it grow with the context?", "mean KL divergence by position; flat is good",
@@ -281,11 +283,20 @@ std::string term(const std::string& name, const std::string& text) {
   return text.empty() ? "" : "<dt>" + name + "</dt><dd>" + escape(text) + "</dd>\n";
 }
 
+std::string distribution_terms() {
+  return term("KL divergence",
+              "of the candidate's distribution from the original's, all logits, in double precision, in "
+              "nats") +
+         term("Agreement",
+              "top-1: both find the same token most likely; top-5: the original's is among the candidate's "
+              "five most likely");
+}
+
 std::string protocol(const Validation& v) {
   const calibrate::Comparison& c = v.comparison;
-  std::string scored = format_grouped(c.scored) + " rows";
+  std::string scored = format_grouped(v.rows()) + " rows";
   std::string how = "each row scored on its own";
-  if (v.outputs.empty() && v.is_language_model()) {
+  if (v.is_language_model()) {
     scored = format_grouped(c.scored) + " tokens in " + format_grouped(c.windows) + " windows";
     how = c.protocol.describe();
   }
@@ -295,13 +306,7 @@ std::string protocol(const Validation& v) {
          term("Candidate",
               v.candidate.path + " (" + v.candidate.format + ", SHA-256 " + v.candidate.digest + ")") +
          term("Data", v.data_path + " (SHA-256 " + v.data_digest + ")") + term("Scored", scored) +
-         term("Windows", how) +
-         term("KL divergence",
-              "of the candidate's next-token distribution from the original's, all logits, in double "
-              "precision") +
-         term("Agreement",
-              "top-1: both find the same token most likely; top-5: the original's is among the candidate's "
-              "five most likely") +
+         term("Windows", how) + (v.tensors ? "" : distribution_terms()) +
          term("Intervals", "95%, bootstrap over windows, paired") + term("Machine", v.machine) +
          term("quern", v.version) + "</dl>\n";
 }
@@ -328,8 +333,7 @@ std::string to_html(const Validation& v) {
           ", on " + escape(v.data_path) + "</p>\n" + verdict(v);
   for (const std::string& warning : v.warnings) text += "<p class=\"warn\">" + escape(warning) + "</p>\n";
   text += "<div class=\"tiles\">" + tiles(v) + "</div>\n" + summary_table(v);
-  text += v.outputs.empty() ? "<h2>Agreement</h2>\n" + agreement_table(v)
-                            : "<h2>Outputs</h2>\n" + outputs_table(v);
+  text += !v.tensors ? "<h2>Agreement</h2>\n" + agreement_table(v) : "<h2>Outputs</h2>\n" + outputs_table(v);
   text += "<h2>In pictures</h2>\n" + figures(v) + "<h2>Weights</h2>\n" + weights_table(v) + protocol(v) +
           reproduce(v);
   return text + "</main>\n</body>\n</html>\n";

@@ -28,9 +28,7 @@ ordered_json model_json(const ValidatedModel& model, const calibrate::ModelScore
                          {"parameters", model.facts.parameters},
                          {"bits_per_weight", model.facts.bits_per_weight()},
                          {"weights", model.facts.formats()}};
-  const bool tokens = validation.outputs.empty();
-  if (tokens && validation.is_language_model()) add_figure(object, "perplexity", score.perplexity);
-  if (tokens && validation.comparison.labelled) add_figure(object, "accuracy", score.accuracy);
+  if (validation.is_language_model()) add_figure(object, "perplexity", score.perplexity);
   object["prefill_tokens_per_second"] =
       model.prefill_rate > 0 ? ordered_json(model.prefill_rate) : ordered_json();
   object["decode_tokens_per_second"] =
@@ -54,7 +52,7 @@ void add_agreement(ordered_json& object, const Validation& validation) {
 ordered_json protocol_json(const Validation& validation) {
   const calibrate::Comparison& comparison = validation.comparison;
   if (!validation.is_language_model())
-    return {{"description", "each row scored on its own"}, {"rows", comparison.windows}};
+    return {{"description", "each row scored on its own"}, {"rows", validation.rows()}};
   return {{"description", comparison.protocol.describe()},
           {"context", comparison.protocol.context},
           {"stride", comparison.protocol.step()},
@@ -64,7 +62,7 @@ ordered_json protocol_json(const Validation& validation) {
 
 ordered_json outputs_json(const Validation& validation) {
   ordered_json outputs = ordered_json::array();
-  for (const OutputCloseness& output : validation.outputs) {
+  for (const calibrate::OutputCloseness& output : validation.tensors->outputs) {
     outputs.push_back({{"name", output.name},
                        {"max_abs_error", output.max_abs_error},
                        {"sqnr_db", output.sqnr_db},
@@ -79,12 +77,17 @@ ordered_json to_json(const Validation& validation) {
   const calibrate::Comparison& comparison = validation.comparison;
   ordered_json object = {{"reference", model_json(validation.reference, comparison.reference, validation)},
                          {"candidate", model_json(validation.candidate, comparison.candidate, validation)}};
-  if (validation.outputs.empty()) {
-    add_agreement(object, validation);
-    object["protocol"] = protocol_json(validation);
-  } else {
-    object["outputs"] = outputs_json(validation);
+  if (validation.has_accuracy()) {
+    add_figure(object["reference"], "accuracy", validation.reference_accuracy());
+    add_figure(object["candidate"], "accuracy", validation.candidate_accuracy());
   }
+  if (validation.tensors) {
+    object["outputs"] = outputs_json(validation);
+    if (validation.has_accuracy()) add_figure(object, "top1", validation.tensors->agreement);
+  } else {
+    add_agreement(object, validation);
+  }
+  object["protocol"] = protocol_json(validation);
   object["data"] = {
       {"path", validation.data_path}, {"sha256", validation.data_digest}, {"tokens", validation.data_tokens}};
   object["thresholds"] = ordered_json::array();

@@ -34,17 +34,17 @@ Table model_table(const Validation& validation) {
                  format_signed_percent(size_ratio - 1, 1)});
   table.add_row({"bits per weight", format_fixed(reference.facts.bits_per_weight(), 2),
                  format_fixed(candidate.facts.bits_per_weight(), 2)});
-  if (validation.outputs.empty() && validation.is_language_model()) {
+  if (validation.is_language_model()) {
     table.add_row({"perplexity", format_number(comparison.reference.perplexity.value, 5),
                    format_number(comparison.candidate.perplexity.value, 5),
                    with_interval(format_signed_percent(comparison.perplexity_increase.value),
                                  comparison.perplexity_increase.interval)});
   }
-  if (comparison.labelled) {
+  if (validation.has_accuracy()) {
+    const double before = validation.reference_accuracy().value;
+    const double after = validation.candidate_accuracy().value;
     table.add_row(
-        {"accuracy", format_percent(comparison.reference.accuracy.value),
-         format_percent(comparison.candidate.accuracy.value),
-         format_signed_percent(comparison.candidate.accuracy.value - comparison.reference.accuracy.value)});
+        {"accuracy", format_percent(before), format_percent(after), format_signed_percent(after - before)});
   }
   if (reference.prefill_rate > 0 || candidate.prefill_rate > 0) {
     table.add_row({"tokens/s, prefill", rate(reference.prefill_rate), rate(candidate.prefill_rate),
@@ -70,7 +70,7 @@ std::string agreement_text(const Validation& validation) {
 std::string outputs_text(const Validation& validation) {
   Table table(
       {{"output"}, {"max error", Align::Right}, {"SQNR, dB", Align::Right}, {"cosine", Align::Right}});
-  for (const OutputCloseness& output : validation.outputs) {
+  for (const calibrate::OutputCloseness& output : validation.tensors->outputs) {
     table.add_row({one_line(output.name), format_number(output.max_abs_error, 3),
                    format_fixed(output.sqnr_db, 1), format_number(output.cosine, 6)});
   }
@@ -81,12 +81,12 @@ std::string headline(const Validation& validation) {
   const calibrate::Comparison& comparison = validation.comparison;
   std::string text = one_line(validation.candidate.path) + " against " + one_line(validation.reference.path) +
                      " on " + one_line(validation.data_path) + ": ";
-  if (validation.outputs.empty() && validation.is_language_model()) {
+  if (validation.is_language_model()) {
     return text + format_grouped(comparison.scored) + " tokens scored in " +
            format_grouped(comparison.windows) + " windows of up to " +
            std::to_string(comparison.protocol.context);
   }
-  return text + format_grouped(comparison.windows) + " rows";
+  return text + format_grouped(validation.rows()) + " rows";
 }
 
 }  // namespace
@@ -105,8 +105,8 @@ std::string describe(const Threshold& threshold) {
 
 std::string to_text(const Validation& validation) {
   std::string text = headline(validation) + "\n\n" + model_table(validation).to_string() + "\n";
-  text += validation.outputs.empty() ? agreement_text(validation) : outputs_text(validation);
-  if (validation.outputs.empty() && validation.is_language_model()) {
+  text += validation.tensors ? outputs_text(validation) : agreement_text(validation);
+  if (validation.is_language_model()) {
     text += "\n" + wrap("Protocol: " + validation.comparison.protocol.describe() + ".", 100, 0) + "\n";
   }
   if (!validation.thresholds.empty()) text += "\n";

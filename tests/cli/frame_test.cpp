@@ -35,6 +35,11 @@ TEST(Frame, EveryCommandExplainsItselfWithExamples) {
   }
 }
 
+TEST(Frame, TheDocumentationIsWhatTheHelpSays) {
+  EXPECT_EQ(quern({"help", "--markdown"}).out, read_text(source_path("docs/commands.md")))
+      << "build/cli/quern help --markdown > docs/commands.md";
+}
+
 TEST(Frame, NoCommandIsAUsageErrorWithHelp) {
   const ProgramResult result = quern({});
   EXPECT_EQ(result.status, 2);

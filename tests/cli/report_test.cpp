@@ -161,7 +161,7 @@ TEST(ValidationHtml, StandsFiguresThatAreEmptyOrEqual) {
   v.comparison = {};
   v.comparison.agreement.kls.assign(100, 0);
   EXPECT_EQ(to_html(v).find("inf"), std::string::npos);
-  v.outputs = {{"logits", 0, 120, 1}};
+  v.tensors = calibrate::TensorComparison{.samples = 3, .outputs = {{"logits", 0, 120, 1}}};
   EXPECT_NE(to_html(v).find("SQNR"), std::string::npos);
 }
 

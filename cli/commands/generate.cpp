@@ -1,0 +1,211 @@
+// quern generate: a prompt in, text or ids out.
+#include <unistd.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "cli/commands/commands.h"
+#include "cli/files.h"
+#include "cli/format.h"
+#include "cli/interrupt.h"
+#include "cli/loaded_model.h"
+#include "runtime/generate/generate.h"
+
+namespace quern::cli {
+namespace {
+
+void declare(OptionSet& options) {
+  options
+      .positional({.name = "MODEL", .help = "a .quern artifact, an ONNX decoder, or a folder that holds one"})
+      .section("Prompt (one of them; default: text on standard input)")
+      .text("prompt,p", "TEXT", "the text to go on with")
+      .text("prompt-file,f", "FILE", "a file with that text; - is standard input")
+      .text("ids", "IDS", "token ids instead, separated by commas; needs no tokenizer")
+      .flag("no-special", "leave out what the tokenizer adds around a text, such as <s>")
+      .text("tokenizer", "FILE", "a tokenizer.json; default: the artifact's own, or the one beside the model")
+      .section("Length")
+      .integer("max-tokens,n", "N", {1, 1e9}, "generate at most N tokens", 128)
+      .texts("stop", "TEXT", "end where the text would hold this; it is not printed")
+      .flag("ignore-eos", "go on after a token that ends texts")
+      .section("Sampling (default: greedy, always the most likely token)")
+      .number("temperature", "T", {0, 100}, "sample, the more adventurous the higher; 0 is greedy")
+      .integer("top-k", "K", {0, 1e9}, "sample from the K most likely tokens; 0: all", 0)
+      .number("top-p", "P", {0, 1}, "sample from the most likely tokens that together have this probability",
+              "1")
+      .number("min-p", "P", {0, 1},
+              "sample from tokens of at least this share of the most likely one's probability", "0")
+      .number("repetition-penalty", "R", {0.01, 100}, "make tokens that occurred less likely; 1: do not", "1")
+      .integer("seed", "N", {0, 9e15}, "the same seed gives the same text", 0)
+      .section("How");
+  declare_session_options(options);
+  options.flag("no-echo", "do not print the prompt before its continuation")
+      .example("quern generate model.quern -p \"It was a dark night\" -n 100",
+               "goes on with a text, greedily")
+      .example("quern generate model.quern -p \"Once\" --temperature 0.8 --top-p 0.95 --seed 7",
+               "samples, repeatably")
+      .example("quern generate model.onnx --ids 1,15043,3186 -n 20 --json", "ids in and out, for scripts");
+}
+
+class StreamingText : public runtime::TextDecoder {
+ public:
+  explicit StreamingText(const tokenizer::Tokenizer& tokenizer)
+      : decoder_(tokenizer, {.skip_special_tokens = true}) {}
+  std::string push(int64_t id) override { return decoder_.push(id); }
+  std::string finish() override { return decoder_.finish(); }
+
+ private:
+  tokenizer::StreamDecoder decoder_;
+};
+
+struct Prompt {
+  std::vector<int64_t> ids;
+  std::string text;  // as given; empty for ids
+};
+
+Prompt read_prompt(const Arguments& arguments, const LoadedModel& model) {
+  Prompt prompt;
+  if (const auto ids = arguments.text("ids")) {
+    if (arguments.given("prompt") || arguments.given("prompt-file")) {
+      throw UsageError("--ids and a text are both given; one prompt is enough");
+    }
+    prompt.ids = parse_ids(*ids, "--ids");
+    return prompt;
+  }
+  if (!arguments.given("prompt") && !arguments.given("prompt-file") && ::isatty(STDIN_FILENO) == 1) {
+    throw UsageError("no prompt: give -p TEXT, --prompt-file FILE or --ids 1,2,3");
+  }
+  const std::optional<std::string> given = prompt_text(arguments);
+  prompt.text = given ? *given : read_input("-");
+  if (!model.tokenizer) {
+    throw_error(ErrorCode::BadData, "'", model.file.path.string(),
+                "' has no tokenizer, so that text means nothing to it; "
+                "give --tokenizer tokenizer.json, or token ids with --ids 1,2,3");
+  }
+  prompt.ids = model.tokenizer->encode(prompt.text, {.add_special_tokens = !arguments.flag("no-special")});
+  if (prompt.ids.empty()) {
+    throw_error(ErrorCode::BadData, "the prompt is empty; a model needs at least one token to go on from");
+  }
+  return prompt;
+}
+
+runtime::SamplingOptions sampling(const Arguments& arguments) {
+  runtime::SamplingOptions options;
+  const std::optional<double> temperature = arguments.number("temperature");
+  const bool narrowed = arguments.given("top-k") || arguments.given("top-p") || arguments.given("min-p");
+  options.sample = temperature ? *temperature > 0 : narrowed;
+  if (options.sample) options.temperature = static_cast<float>(temperature.value_or(1));
+  options.top_k = arguments.integer_of("top-k");
+  options.top_p = static_cast<float>(arguments.number_of("top-p"));
+  options.min_p = static_cast<float>(arguments.number_of("min-p"));
+  options.repetition_penalty = static_cast<float>(arguments.number_of("repetition-penalty"));
+  options.seed = static_cast<uint64_t>(arguments.integer_of("seed"));
+  return options;
+}
+
+std::string rate_text(double rate) {
+  return format_grouped(std::llround(rate)) + " tokens/s";
+}
+
+std::string timing_text(const runtime::GenerateOutput& output) {
+  const runtime::GenerateTiming& timing = output.timing;
+  std::string text =
+      concat("prompt: ", timing.prompt_tokens, " tokens in ", format_seconds(timing.prefill_seconds), " (",
+             rate_text(timing.prefill_rate()), ")");
+  if (timing.decode_tokens > 0) {
+    text += concat("; generated: ", timing.generated_tokens, " tokens, ", rate_text(timing.decode_rate()));
+  }
+  return text + "; ended by " + std::string(runtime::to_string(output.results.front().finish));
+}
+
+nlohmann::ordered_json to_json(const Prompt& prompt, const runtime::GenerateOutput& output,
+                               const LoadedModel& model) {
+  const runtime::GenerateResult& result = output.results.front();
+  const runtime::GenerateTiming& timing = output.timing;
+  nlohmann::ordered_json object = {{"prompt_ids", prompt.ids}, {"ids", result.ids}};
+  object["text"] = model.tokenizer ? nlohmann::ordered_json(result.text) : nlohmann::ordered_json();
+  object["finish_reason"] = runtime::to_string(result.finish);
+  object["stop"] = result.stop.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(result.stop);
+  object["timing"] = {{"load_seconds", model.seconds},
+                      {"prompt_tokens", timing.prompt_tokens},
+                      {"generated_tokens", timing.generated_tokens},
+                      {"prefill_seconds", timing.prefill_seconds},
+                      {"decode_seconds", timing.decode_seconds},
+                      {"first_token_seconds", timing.first_token_seconds},
+                      {"prefill_tokens_per_second", timing.prefill_rate()},
+                      {"decode_tokens_per_second", timing.decode_rate()}};
+  return object;
+}
+
+// Prints what is generated as it comes.
+class Printer {
+ public:
+  Printer(Console& console, bool text) : console_(console), text_(text) {}
+  void operator()(const runtime::GenerateEvent& event) {
+    if (text_) {
+      console_.print(event.text);
+    } else {
+      for (const int64_t id : event.ids) {
+        console_.print((any_ ? "," : "") + std::to_string(id));
+        any_ = true;
+      }
+    }
+    console_.flush();
+  }
+
+ private:
+  Console& console_;
+  bool text_;
+  bool any_ = false;
+};
+
+ExitStatus run(const Arguments& arguments, Console& console) {
+  const LoadedModel model =
+      load_decoder(arguments.text_of("MODEL"), arguments.text("tokenizer"), console, "quern generate");
+  const Prompt prompt = read_prompt(arguments, model);
+  runtime::Session session(model.program, session_options(arguments));
+  const InterruptRequest interrupt;
+
+  runtime::GenerateOptions options;
+  options.max_new_tokens = arguments.integer_of("max-tokens");
+  if (!arguments.flag("ignore-eos")) options.end_ids = model.end_ids;
+  options.stop = arguments.list("stop");
+  options.sampling = sampling(arguments);
+  options.cancel = &interrupt.requested();
+  if (model.tokenizer) {
+    options.decoder = [&] { return std::make_unique<StreamingText>(*model.tokenizer); };
+  } else if (!options.stop.empty()) {
+    throw UsageError("--stop needs a tokenizer; the model has none");
+  }
+  const bool stream = !console.json();
+  if (stream && model.tokenizer && !arguments.flag("no-echo")) {
+    console.print(prompt.text.empty() ? model.tokenizer->decode(prompt.ids, {.skip_special_tokens = true})
+                                      : prompt.text);
+    console.flush();
+  }
+  const std::vector<std::vector<int64_t>> prompts = {prompt.ids};
+  runtime::GenerateCallback callback;
+  if (stream) callback = Printer(console, model.tokenizer.has_value());
+  const runtime::GenerateOutput output = runtime::generate(session, prompts, options, callback);
+  if (stream) {
+    console.print("\n");
+    console.flush();
+    console.note(timing_text(output));
+  } else {
+    console.print_json(to_json(prompt, output, model));
+  }
+  return output.results.front().finish == runtime::FinishReason::Cancelled ? ExitStatus::Interrupted
+                                                                           : ExitStatus::Ok;
+}
+
+}  // namespace
+
+Command generate_command() {
+  return {.name = "generate",
+          .summary = "go on with a text",
+          .group = "Run",
+          .details = "",
+          .declare = declare,
+          .run = run};
+}
+
+}  // namespace quern::cli
