@@ -3,7 +3,10 @@
 #include <chrono>
 
 #include "cli/files.h"
+#include "formats/artifact/writer.h"
 #include "ir/error.h"
+#include "passes/canonicalize/to_decoder.h"
+#include "passes/compile.h"
 
 namespace quern::cli {
 namespace {
@@ -30,7 +33,14 @@ LoadedModel load_model(const std::filesystem::path& path, const std::optional<st
   const auto start = std::chrono::steady_clock::now();
   LoadedModel model;
   model.file = open_model_file(path, console);
-  model.tokenizer = tokenizer_path ? find_tokenizer(*tokenizer_path) : tokenizer_beside(model.file.path);
+  if (model.file.format == "ONNX") passes::prepare_for_execution(*model.file.graph);
+  if (passes::is_decoder(*model.file.graph)) model.program = runtime::Program::compile(*model.file.graph);
+  const auto own = model.file.attachments.find(artifact::kTokenizerJson);
+  if (!tokenizer_path && own != model.file.attachments.end()) {
+    model.tokenizer = tokenizer::Tokenizer::from_json(own->second);
+  } else {
+    model.tokenizer = tokenizer_path ? find_tokenizer(*tokenizer_path) : tokenizer_beside(model.file.path);
+  }
   if (model.tokenizer) model.end_ids = model.tokenizer->eos_hints();
   model.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return model;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "formats/artifact/artifact.h"
 #include "formats/file/checksum.h"
 #include "formats/file/mapped_file.h"
 #include "formats/onnx/import.h"
@@ -40,6 +41,17 @@ ModelFile open_model_file(const std::filesystem::path& path, Console& console) {
   std::error_code ignored;
   ModelFile model;
   model.path = std::filesystem::is_directory(path, ignored) ? model_in(path) : path;
+  if (artifact::is_artifact(model.path)) {
+    artifact::Artifact opened = artifact::Artifact::open(model.path);
+    model.format = "quern";
+    model.files = {model.path};
+    model.size_bytes = static_cast<int64_t>(opened.file_size());
+    for (const std::string& name : opened.attachment_names()) {
+      model.attachments[name] = std::string(opened.attachment(name).value());
+    }
+    model.graph = opened.take_graph();
+    return model;
+  }
   onnx_format::ImportedModel imported = onnx_format::import_model(model.path);
   for (const std::string& warning : imported.warnings) console.warn(model.path.string() + ": " + warning);
   model.format = "ONNX";

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,11 +16,12 @@
 namespace quern::cli {
 
 struct ModelFile {
-  std::filesystem::path path;                // of the model file itself
-  std::string format;                        // "ONNX"
-  std::vector<std::filesystem::path> files;  // with its external data
-  int64_t size_bytes = 0;                    // of all files
-  std::shared_ptr<Graph> graph;              // as the file has it
+  std::filesystem::path path;                      // of the model file itself
+  std::string format;                              // "ONNX" or "quern"
+  std::vector<std::filesystem::path> files;        // with its external data
+  int64_t size_bytes = 0;                          // of all files
+  std::shared_ptr<Graph> graph;                    // as the file has it
+  std::map<std::string, std::string> attachments;  // of an artifact, by name
 };
 
 // Opens an ONNX model or an artifact, told apart by their content; of a folder, the one model in it. Oddities

@@ -5,6 +5,7 @@
 
 namespace quern::cli {
 
+Command convert_command();
 Command export_command();
 Command generate_command();
 Command run_command();
