@@ -91,7 +91,9 @@ Dim Dim::fresh() {
 }
 
 Dim Dim::parse(std::string_view text) {
-  if (text.empty()) return fresh();
+  // A file's "?7" is somebody's unnamed dimension, and must not be taken for the one that fresh() calls so
+  // here.
+  if (text.empty() || text.front() == '?') return fresh();
   const std::optional<Dim> parsed = DimParser(text).parse();
   return parsed ? *parsed : symbol(std::string(text));
 }

@@ -47,7 +47,8 @@ class Dim {
 
   std::string to_string() const;  // "2*batch*seq + past + 1"
 
-  // The polynomial taken apart: products of symbols with coefficients other than 0, and what is added to them.
+  // The polynomial taken apart: products of symbols with coefficients other than 0, and what is added to
+  // them.
   using Monomial = std::vector<std::string>;  // sorted, with repetition
   const std::map<Monomial, int64_t>& terms() const { return terms_; }
   int64_t offset() const { return constant_; }

@@ -10,8 +10,8 @@ namespace quern {
 
 inline constexpr size_t kMaxTrackedElements = 64;
 
-// The elements of a constant integer tensor of rank 0 or 1 and at most kMaxTrackedElements elements; nothing for
-// others.
+// The elements of a constant integer tensor of rank 0 or 1 and at most kMaxTrackedElements elements; nothing
+// for others.
 std::optional<std::vector<Dim>> constant_elements(const Value& value);
 
 // What an operator's infer function sees of one node. It sets what it knows of the outputs and leaves the

@@ -169,7 +169,8 @@ void print(const Outcome& outcome, const std::string& output, const passes::Pipe
                            {"seconds", outcome.seconds},
                            {"weights", ordered_json::array()},
                            {"pipeline", report.to_json()}};
-    for (const passes::WeightResult& weight : outcome.weights) object["weights"].push_back(ordered_json(to_json(weight)));
+    for (const passes::WeightResult& weight : outcome.weights)
+      object["weights"].push_back(ordered_json(to_json(weight)));
     console.print_json(object);
     return;
   }

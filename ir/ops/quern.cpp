@@ -59,8 +59,8 @@ void infer_select_rows(InferContext& context) {
   context.set_output(0, context.dtype(0), shape);
 }
 
-// QuantizeWeight(weight [N, K]) and PackWeight(weight [N, K]) -> the same matrix as a quantized or packed constant,
-// which is f32 to everyone who uses it.
+// QuantizeWeight(weight [N, K]) and PackWeight(weight [N, K]) -> the same matrix as a quantized or packed
+// constant, which is f32 to everyone who uses it.
 void infer_weight(InferContext& context) {
   if (context.shape(0) && context.shape(0)->size() != 2) context.fail("the weight must have rank 2");
   context.set_output(0, DType::F32, context.shape(0));

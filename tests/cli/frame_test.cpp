@@ -59,7 +59,7 @@ TEST(Frame, NamesTheCommandThatExplainsAWrongOption) {
 }
 
 TEST(Frame, AnErrorIsOneLineWhateverAFileIsCalled) {
-  expect_refused(quern({"tokenize", "no\nsuch\033[31mfile", "-p", "x"}), 5, {"no\\nsuch\\x1b[31mfile"});
+  expect_refused(quern({"tokenize", "no\nsuch\033[31mfile", "-p", "x"}), 5, {"no\\x0asuch\\x1b[31mfile"});
 }
 
 TEST(Frame, AFullDiskUnderStandardOutputIsAnError) {

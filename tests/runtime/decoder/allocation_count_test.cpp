@@ -13,6 +13,10 @@ namespace {
 std::atomic<int64_t> allocations{0};
 }  // namespace
 
+// g++ pairs an inlined operator new of the library with the free() below and warns of a mismatch that is not
+// there.
+#pragma GCC diagnostic ignored "-Wmismatched-new-delete"
+
 void* operator new(std::size_t size) {
   allocations.fetch_add(1, std::memory_order_relaxed);
   if (void* p = std::malloc(size == 0 ? 1 : size)) return p;
