@@ -131,7 +131,7 @@ std::string convert(Graph& graph, const GraphOutput& output, const TransformerIn
   rewriter.add_output(logits, "logits");
   rewriter.set_metadata("quern.decoder", "1");
   if (builder.context_length() > 0) {
-    rewriter.set_metadata("quern.context_length", std::to_string(builder.context_length()));
+    rewriter.set_metadata("context_length", std::to_string(builder.context_length()));
   }
   rewriter.set_opset(std::string(kQuernDomain), newest_opset(kQuernDomain));
   rewriter.commit();

@@ -9,7 +9,7 @@ namespace quern::passes {
 //         projections, norms, activations and attentions are operators (the fuse-... passes).
 // After:  the same decoder over rows with the runtime's cache, as docs/canonical-graph.md describes it;
 // metadata
-//         quern.decoder = 1, and quern.context_length where constant tables end.
+//         quern.decoder = 1, and context_length where constant tables end.
 // If:     every operator between the ids and the logits is shown to work on one token at a time, by symbolic
 //         shapes; attention masks, evaluated, are causal (maybe windowed, maybe ALiBi); what positions do to
 //         queries and keys, evaluated, is a rotary embedding. Else nothing changes, and the report says what
