@@ -52,6 +52,12 @@ bool KernelTable::knows_domain(std::string_view domain) const {
                      [&](const auto& entry) { return entry.first.first == domain; });
 }
 
+std::vector<std::pair<std::string, std::string>> KernelTable::operators() const {
+  std::vector<std::pair<std::string, std::string>> names;
+  for (const auto& [name, kernels] : table_) names.push_back(name);
+  return names;
+}
+
 const Kernel& select_kernel(std::span<const Kernel* const> candidates, std::string_view forced,
                             const KernelContext& context) {
   const auto accepts = [&](const Kernel* kernel) {

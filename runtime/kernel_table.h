@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "runtime/kernel_context.h"
@@ -40,6 +41,8 @@ class KernelTable {
   // The lowest version that any implementation serves; 0 for an unknown operator.
   int lowest_version(std::string_view domain, std::string_view op) const;
   bool knows_domain(std::string_view domain) const;
+  // (domain, operator) of all, in that order.
+  std::vector<std::pair<std::string, std::string>> operators() const;
 
  private:
   std::map<std::pair<std::string, std::string>, std::vector<Kernel>, std::less<>> table_;

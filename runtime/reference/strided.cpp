@@ -1,5 +1,6 @@
 #include "runtime/reference/strided.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace quern::runtime::reference {
@@ -13,8 +14,7 @@ class Parts {
   }
 
   std::pair<const Tensor*, int64_t> at(int64_t i) const {
-    size_t part = 0;
-    while (i >= ends_[part]) ++part;
+    const auto part = static_cast<size_t>(std::upper_bound(ends_.begin(), ends_.end(), i) - ends_.begin());
     return {&parts_[part], part == 0 ? i : i - ends_[part - 1]};
   }
   int64_t size() const { return ends_.empty() ? 0 : ends_.back(); }

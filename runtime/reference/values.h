@@ -29,6 +29,8 @@ template <class C>
 class Elements {
  public:
   explicit Elements(const Tensor& tensor);
+  Elements(Elements&&) noexcept = default;  // a copy would look at the original's array
+  Elements& operator=(Elements&&) = delete;
   size_t size() const { return view_.size(); }
   bool empty() const { return view_.empty(); }
   const C* data() const { return view_.data(); }

@@ -1,0 +1,87 @@
+#include "runtime/reference/windows.h"
+
+#include <algorithm>
+
+namespace quern::runtime::reference {
+
+int64_t Windows::source(int64_t position, int64_t tap) const {
+  int64_t offset = 0;
+  int64_t stride = 1;
+  for (size_t axis = input.size(); axis-- > 0;) {
+    const int64_t at =
+        position % output[axis] * strides[axis] + tap % kernel[axis] * dilations[axis] - pads_begin[axis];
+    if (at < 0 || at >= input[axis]) return -1;
+    offset += at * stride;
+    stride *= input[axis];
+    position /= output[axis];
+    tap /= kernel[axis];
+  }
+  return offset;
+}
+
+bool Windows::in_padding(int64_t position, int64_t tap) const {
+  for (size_t axis = input.size(); axis-- > 0;) {
+    const int64_t at =
+        position % output[axis] * strides[axis] + tap % kernel[axis] * dilations[axis] - pads_begin[axis];
+    if (at >= input[axis] + pads_end[axis]) return false;
+    position /= output[axis];
+    tap /= kernel[axis];
+  }
+  return true;
+}
+
+Shape spatial_attribute(const KernelContext& context, const std::string& name, size_t count, int64_t fallback,
+                        int64_t least) {
+  Shape values = context.node().ints_attribute(name, Shape(count, fallback));
+  if (values.empty()) values.assign(count, fallback);
+  if (values.size() != count) context.fail(name, " has ", values.size(), " entries, expected ", count);
+  for (const int64_t value : values) {
+    if (value < least || value > (int64_t{1} << 30)) context.fail(name, " holds ", value);
+  }
+  return values;
+}
+
+Shape spatial_dims(const KernelContext& context, const Tensor& x) {
+  if (x.rank() < 3) context.fail("the input has the shape ", to_string(x.shape()), ", expected [N, C, ...]");
+  return Shape(x.shape().begin() + 2, x.shape().end());
+}
+
+Windows windows_of(const KernelContext& context, const Shape& spatial, const Shape& kernel, bool ceil) {
+  const size_t n = spatial.size();
+  if (kernel.size() != n) {
+    context.fail("a kernel of ", kernel.size(), " dimensions for ", n, " spatial dimensions");
+  }
+  Windows w;
+  w.input = spatial;
+  w.kernel = kernel;
+  w.strides = spatial_attribute(context, "strides", n, 1, 1);
+  w.dilations = spatial_attribute(context, "dilations", n, 1, 1);
+  const Shape pads = spatial_attribute(context, "pads", 2 * n, 0, -(int64_t{1} << 30));
+  const std::string auto_pad = context.node().string_attribute("auto_pad", "NOTSET");
+  ceil = ceil && context.node().int_attribute("ceil_mode", 0) != 0;
+  for (size_t i = 0; i < n; ++i) {
+    if (kernel[i] < 1 || kernel[i] > (int64_t{1} << 30)) context.fail("the kernel is ", to_string(kernel));
+    const int64_t reach = w.dilations[i] * (kernel[i] - 1) + 1;
+    int64_t begin = pads[i];
+    int64_t end = pads[i + n];
+    int64_t count = 0;
+    if (auto_pad == "SAME_UPPER" || auto_pad == "SAME_LOWER") {
+      count = (spatial[i] + w.strides[i] - 1) / w.strides[i];
+      const int64_t total = std::max<int64_t>(0, (count - 1) * w.strides[i] + reach - spatial[i]);
+      begin = auto_pad == "SAME_UPPER" ? total / 2 : total - total / 2;
+      end = total - begin;
+    } else {
+      if (auto_pad == "VALID") begin = end = 0;
+      const int64_t room = spatial[i] + begin + end - reach;
+      count = room < 0 ? 0 : (ceil ? (room + w.strides[i] - 1) / w.strides[i] : room / w.strides[i]) + 1;
+      // A window that would start in the padding at the end does not count.
+      if (ceil && count > 1 && (count - 1) * w.strides[i] >= spatial[i] + begin) --count;
+    }
+    w.pads_begin.push_back(begin);
+    w.pads_end.push_back(end);
+    w.output.push_back(count);
+  }
+  return w;
+}
+
+}  // namespace quern::runtime::reference
