@@ -49,10 +49,9 @@ EncodeTask encode_task(const Activations& a, const float* x, int64_t x_stride) {
           .largest_code = a.format.bits == 8 ? 127.0F : 32639.0F,
           .codes = a.codes,
           .row_stride = a.format.row_stride(),
-          .scales = a.scales,
-          .sums = a.sums,
-          .block = a.format.block,
-          .blocks = a.format.blocks()};
+          .info = a.info,
+          .rows = a.rows,
+          .block = a.format.block};
 }
 
 }  // namespace
@@ -96,8 +95,8 @@ ActivationFormat activation_format(const PackedSpec& weight, ActivationMode mode
 }
 
 int64_t Activations::byte_size(const ActivationFormat& format, int64_t rows) {
-  const int64_t scales = round_up(rows * format.blocks() * 4, kLine);
-  return rows * format.row_stride() + 2 * scales;
+  return rows * format.row_stride() +
+         round_up(rows * format.blocks() * static_cast<int64_t>(sizeof(BlockInfo)), kLine);
 }
 
 Activations Activations::place(const ActivationFormat& format, int64_t rows, std::span<std::byte> memory,
@@ -109,9 +108,7 @@ Activations Activations::place(const ActivationFormat& format, int64_t rows, std
   }
   Activations out{.format = format, .rows = rows, .isa = isa, .reference = reference_forced()};
   out.codes = memory.data();
-  std::byte* scales = memory.data() + rows * format.row_stride();
-  out.scales = reinterpret_cast<float*>(scales);
-  out.sums = reinterpret_cast<int32_t*>(scales + round_up(rows * format.blocks() * 4, kLine));
+  out.info = reinterpret_cast<BlockInfo*>(memory.data() + rows * format.row_stride());
   return out;
 }
 
@@ -158,7 +155,7 @@ void decode_activations(const Activations& a, int64_t row, std::span<float> out)
         code = 256 * int64_t{bytes[k / 4 * 8 + k % 4]} + bytes[k / 4 * 8 + 4 + k % 4];
         break;
     }
-    value = static_cast<float>(code) * a.scales[row * format.blocks() + k / format.block];
+    value = static_cast<float>(code) * a.info[k / format.block * a.rows + row].scale;
   }
 }
 

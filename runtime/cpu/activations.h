@@ -19,6 +19,7 @@
 
 #include "ir/packed_tensor.h"
 #include "runtime/cpu/isa.h"
+#include "runtime/cpu/linear_kernels.h"
 
 namespace quern::cpu {
 
@@ -67,8 +68,7 @@ struct Activations {
   Isa isa = Isa::Portable;     // whose kernels encode and read it
   bool reference = false;      // reference_forced() when it was placed
   std::byte* codes = nullptr;  // rows * format.row_stride()
-  float* scales = nullptr;     // [rows, blocks]
-  int32_t* sums = nullptr;     // [rows, blocks]: of a block's codes, for zero points
+  BlockInfo* info = nullptr;   // [blocks, rows]: scales, and minus the sums of a block's codes
 
   // Bytes that place() needs for so many rows.
   static int64_t byte_size(const ActivationFormat& format, int64_t rows);

@@ -1,18 +1,21 @@
 // Products with packed weights, compiled once per instruction set (isa.h). The streams are described in
 // ir/packed_tensor.h, the inputs in activations.h.
 //
-// A micro-kernel computes R rows times T tiles with R * T vector accumulators. Few rows (up to kMaxRows) run
-// it straight over the weights' stream, unpacking in registers. More rows unpack a panel of columns into
-// scratch memory once and run it for all of them, with accumulators that wait in memory between panels:
+// A micro-kernel computes R rows times T tiles in R * T vector accumulators, straight from the weights'
+// stream: it unpacks in registers, between the multiplications. (Unpacking a panel into memory first, for all
+// rows, was measured and was slower for every format.) For up to kMaxRows rows it runs over whole tiles, each
+// read once. More rows are cut into blocks, and the columns too, so that a block's inputs stay in the
+// second-level cache and the tiles' columns in the first-level one; accumulators then wait in memory:
 //
-//   for each block of rows, small enough that its inputs' panel stays in the second-level cache
+//   for each block of rows
 //     for each few tiles
-//       for each panel of columns: unpack, small enough for the first-level cache
-//         for each kMaxRows rows: micro-kernel
+//       for each block of columns
+//         for each T tiles
+//           for each R rows of the block: micro-kernel
 //       epilogue
 //
-// Neither way changes a row's result: integer sums are exact, and floats add up in ascending order of columns
-// in an accumulator of their own, whether it waits in a register or in memory.
+// None of this changes a row's result: integer sums are exact, and floats add up in ascending order of
+// columns in an accumulator of their own, whether it waits in a register or in memory.
 //
 // The file is long because the micro-kernels, the loops around them and the choice of both belong together.
 #include "runtime/cpu/linear_kernels.h"
@@ -24,33 +27,42 @@ namespace {
 
 constexpr int64_t kTile = 16;
 
-// Registers: 32 of a whole vector at AVX-512, 16 of half a vector at AVX2, 16 of a quarter, at worst, at
-// level 0.
+// Rows of a micro-kernel at most, and how many tiles it may take at once: as many accumulators as leave
+// registers for weights and inputs (there are 32 of a whole vector at AVX-512, 16 of half a vector at AVX2,
+// 16 of a quarter, at worst, at level 0), and no more instances than pay.
 #if QUERN_ISA_LEVEL >= 3
 constexpr int kMaxRows = 8;
-constexpr int kWideTiles = 4;  // of one-row kernels
-constexpr int kPanelTiles = 2;
 #define QUERN_EACH_ROW_COUNT(X) X(1), X(2), X(3), X(4), X(5), X(6), X(7), X(8)
+constexpr bool is_allowed(int rows, int tiles, int accumulators) {
+  if (tiles == 4) return rows * accumulators <= 2;
+  return tiles == 1 || rows * accumulators <= 12;
+}
 #elif QUERN_ISA_LEVEL >= 1
 constexpr int kMaxRows = 6;
-constexpr int kWideTiles = 4;
-constexpr int kPanelTiles = 1;
 #define QUERN_EACH_ROW_COUNT(X) X(1), X(2), X(3), X(4), X(5), X(6)
+constexpr bool is_allowed(int rows, int tiles, int accumulators) {
+  return tiles == 1 || rows * tiles * accumulators <= 4;
+}
 #else
 constexpr int kMaxRows = 2;
-constexpr int kWideTiles = 1;
-constexpr int kPanelTiles = 1;
 #define QUERN_EACH_ROW_COUNT(X) X(1), X(2)
+constexpr bool is_allowed(int, int tiles, int) {
+  return tiles == 1;
+}
 #endif
 
 // Scratch: accumulators of a block of rows times a few tiles and as many carried integer sums, both twice for
-// gated products, and the panel.
+// gated products; scales of listed rows.
 constexpr int64_t kRowBlock = 96;
 constexpr int64_t kTileGroup = 8;
 constexpr int64_t kAccFloats = kRowBlock * kTileGroup * kTile;
-constexpr int64_t kPanelBytes = 16 * 1024;
-static_assert(kRowBlock % kMaxRows == 0);
-static_assert(kAccFloats * 4 * 4 + kPanelBytes <= 256 * 1024);
+constexpr int64_t kInfoBytes = 32 * 1024;
+static_assert(kAccFloats * 4 * 4 + kInfoBytes <= 256 * 1024);
+// Of a row's inputs in a block of columns: with kRowBlock rows, 96 kB.
+constexpr int64_t kBlockInputBytes = 1024;
+constexpr int64_t kLine = 64;
+// How far ahead a few rows' kernel prefetches the stream, in bytes.
+constexpr int64_t kAhead = 768;
 
 QUERN_INLINE int64_t min64(int64_t a, int64_t b) {
   return a < b ? a : b;
@@ -62,6 +74,7 @@ QUERN_INLINE int64_t min64(int64_t a, int64_t b) {
 struct DotS16 {
   static constexpr int kColumns = 2;
   static constexpr int kInputBytes = 4;
+  static constexpr int kAccumulators = 1;
   static constexpr int kFlushSteps = 0;  // never
   using Input = I32;
   struct Acc {
@@ -70,12 +83,14 @@ struct DotS16 {
   static QUERN_INLINE Acc start(I32 carried) { return {carried}; }
   static QUERN_INLINE Input input(const std::byte* p) { return broadcast4(p); }
   static QUERN_INLINE void step(Acc& acc, I32 w, Input in) { acc.sum = dot_i16(acc.sum, w, in); }
+  static QUERN_INLINE void keep(Acc& acc) { pin(acc.sum); }
   static QUERN_INLINE void flush(Acc&) {}
   static QUERN_INLINE I32 total(const Acc& acc) { return acc.sum; }
 };
 
 #if QUERN_HAS_DOT_U8S8
 struct DotU8S8 {
+  static constexpr int kAccumulators = 1;
   static constexpr int kColumns = 4;
   static constexpr int kInputBytes = 4;
   static constexpr int kFlushSteps = 0;
@@ -86,12 +101,14 @@ struct DotU8S8 {
   static QUERN_INLINE Acc start(I32 carried) { return {carried}; }
   static QUERN_INLINE Input input(const std::byte* p) { return broadcast4(p); }
   static QUERN_INLINE void step(Acc& acc, I32 w, Input in) { acc.sum = dot_u8s8(acc.sum, w, in); }
+  static QUERN_INLINE void keep(Acc&) {}
   static QUERN_INLINE void flush(Acc&) {}
   static QUERN_INLINE I32 total(const Acc& acc) { return acc.sum; }
 };
 
 // 16-bit inputs as 256 * hi + lo.
 struct DotU8HiLo {
+  static constexpr int kAccumulators = 2;
   static constexpr int kColumns = 4;
   static constexpr int kInputBytes = 8;
   static constexpr int kFlushSteps = 0;
@@ -107,6 +124,7 @@ struct DotU8HiLo {
     acc.hi = dot_u8s8(acc.hi, w, in.hi);
     acc.lo = dot_u8s8(acc.lo, w, in.lo);
   }
+  static QUERN_INLINE void keep(Acc&) {}
   static QUERN_INLINE void flush(Acc&) {}
   static QUERN_INLINE I32 total(const Acc& acc) { return add_i(shift_left<8>(acc.hi), acc.lo); }
 };
@@ -116,6 +134,7 @@ struct DotU8HiLo {
 // Four-bit codes only: a step adds at most 2 * 15 * 127 = 3810 to an int16, so that eight steps cannot
 // overflow it.
 struct DotU4S8 {
+  static constexpr int kAccumulators = 1;  // the other is only touched every kFlushSteps
   static constexpr int kColumns = 4;
   static constexpr int kInputBytes = 4;
   static constexpr int kFlushSteps = 8;
@@ -126,6 +145,7 @@ struct DotU4S8 {
   static QUERN_INLINE Acc start(I32 carried) { return {zero_i(), carried}; }
   static QUERN_INLINE Input input(const std::byte* p) { return broadcast4(p); }
   static QUERN_INLINE void step(Acc& acc, I32 w, Input in) { acc.sum16 = add_i16(acc.sum16, maddubs(w, in)); }
+  static QUERN_INLINE void keep(Acc& acc) { pin(acc.sum16); }
   static QUERN_INLINE void flush(Acc& acc) {
     acc.sum = dot_i16(acc.sum, acc.sum16, set1_i(0x00010001));
     acc.sum16 = zero_i();
@@ -134,25 +154,17 @@ struct DotU4S8 {
 };
 #endif
 
-// ---- Where weight vectors come from: kSteps of a Dot from each 64 bytes.
-
-// A panel holds them ready.
-template <class Dot>
-struct FromPanel {
-  static constexpr int kSteps = 1;
-  static QUERN_INLINE void expand(const std::byte* p, I32* w) { w[0] = load_i(p); }
-};
+// ---- Where a step's weights come from: kSteps of a Dot from each 64 bytes of the stream.
 
 template <class Dot>
 struct FromU8 {
   static constexpr int kSteps = 4 / Dot::kColumns;
-  static QUERN_INLINE void expand(const std::byte* p, I32* w) {
-    const I32 v = load_i(p);
+  template <int s>
+  static QUERN_INLINE I32 step(I32 v) {
     if constexpr (Dot::kColumns == 4) {
-      w[0] = v;
+      return v;
     } else {  // the even bytes and the odd bytes, as int16
-      w[0] = and_i(v, set1_i(0x00FF00FF));
-      w[1] = shift_right_u16<8>(v);
+      return s == 0 ? and_i(v, set1_i(0x00FF00FF)) : shift_right_u16<8>(v);
     }
   }
 };
@@ -160,45 +172,54 @@ struct FromU8 {
 template <class Dot>
 struct FromU4 {
   static constexpr int kSteps = 8 / Dot::kColumns;
-  static QUERN_INLINE void expand(const std::byte* p, I32* w) {
-    const I32 v = load_i(p);
+  template <int s>
+  static QUERN_INLINE I32 step(I32 v) {
     if constexpr (Dot::kColumns == 4) {
-      w[0] = and_i(v, set1_i(0x0F0F0F0F));
-      w[1] = and_i(shift_right_u16<4>(v), set1_i(0x0F0F0F0F));
-    } else {
-      const I32 mask = set1_i(0x000F000F);
-      w[0] = and_i(v, mask);
-      w[1] = and_i(shift_right_u16<8>(v), mask);
-      w[2] = and_i(shift_right_u16<4>(v), mask);
-      w[3] = shift_right_u16<12>(v);
+      return and_i(s == 0 ? v : shift_right_u16<4>(v), set1_i(0x0F0F0F0F));
+    } else {  // columns (0, 2), (1, 3), (4, 6), (5, 7)
+      constexpr int kShift = s == 0 ? 0 : (s == 1 ? 8 : (s == 2 ? 4 : 12));
+      const I32 shifted = kShift == 0 ? v : shift_right_u16<kShift>(v);
+      return s == 3 ? shifted : and_i(shifted, set1_i(0x000F000F));
     }
   }
 };
 
 // ---- Micro-kernels.
 
-// Up to kMaxRows rows of a task's input.
-struct Rows {
-  const std::byte* codes[kMaxRows];
-  const float* scales[kMaxRows];
-  const int32_t* sums[kMaxRows];
-};
-
 struct MicroArgs {
   const WeightView* weight;
-  const InputView* input;
-  const Rows* rows;
-  const std::byte* tile;      // of the weight: the first one
-  const std::byte* panel;     // FromPanel: columns k_begin .. of the first tile
-  int64_t panel_tile_stride;  // bytes
-  int64_t k_begin, k_end;     // columns; k_begin of a whole step, k_end likewise or the end
-  float* acc;                 // [R][.], added to
-  int32_t* carried;           // like acc: sums of a block that began before k_begin or ends after k_end
-  int64_t acc_row_stride;     // floats
-  int64_t acc_tile_stride;    // floats
+  const std::byte* const* rows;  // [R], their codes
+  const BlockInfo* info;         // of the first row's block 0
+  int64_t info_stride;           // from block to block
+  int64_t block;                 // columns
+  const std::byte* tile;         // the first one
+  int64_t k_begin, k_end;        // columns; k_begin of a whole vector of weights, k_end likewise or the end
+  float* acc;                    // [R][T][kTile], added to
+  int32_t* carried;              // like acc: sums of a block that began before k_begin or ends after k_end
+  // Prefetched along the way: the inputs of the next rows, this many bytes on (0: none), and what is to be
+  // read of the next tiles, so many lines for each line of inputs (next[t] = next_tile + t * tile_stride).
+  int64_t next_rows;
+  const std::byte* next_tile;
+  int64_t next_lines;
 };
 
 using Micro = void (*)(const MicroArgs&);
+
+// What is prefetched beside one line of the inputs at in[r].
+template <int R, int T, class Input>
+QUERN_INLINE void prefetch(const MicroArgs& a, const Input* const (&in)[R], const std::byte*& next_tile) {
+  if (a.next_rows != 0) {
+    QUERN_UNROLL
+    for (int r = 0; r < R; ++r) {
+      __builtin_prefetch(reinterpret_cast<const std::byte*>(in[r]) + a.next_rows);
+    }
+  }
+  for (int64_t i = 0; i < a.next_lines; ++i) {
+    QUERN_UNROLL
+    for (int t = 0; t < T; ++t) __builtin_prefetch(next_tile + t * a.weight->tile_stride);
+    next_tile += kLine;
+  }
+}
 
 QUERN_INLINE F32 load_scales(const WeightView& weight, const std::byte* header) {
   return weight.half_scales ? load_f16(header) : load(reinterpret_cast<const float*>(header));
@@ -209,90 +230,98 @@ QUERN_INLINE I32 load_zero_points(const WeightView& weight, const std::byte* hea
   return load_u8(header + (weight.half_scales ? 2 : 4) * kTile);
 }
 
-// acc += to_f32(sum - zero_point * sum_of_inputs) * (weight scale * input scale), of one block.
+// What a block's sums begin with: the offset of the zero point that all of a symmetric weight's codes share,
+// the middle of their range, a power of two. `offset` is minus the sum of the block's inputs.
+QUERN_INLINE I32 constant_offset(const WeightView& weight, int32_t offset) {
+  if (weight.zero_points) return zero_i();
+  const I32 minus_sum = set1_i(offset);
+  return weight.kind == WeightKind::U8 ? shift_left<7>(minus_sum) : shift_left<3>(minus_sum);
+}
+
+// acc += to_f32(sum - zero_point * sum_of_inputs) * (weight scale * input scale), of one block. The offset of
+// a constant zero point is in the sums already.
 template <class Dot, int R, int T>
-QUERN_INLINE void add_block(const MicroArgs& a, const std::byte* header, int64_t block,
+QUERN_INLINE void add_block(const MicroArgs& a, const std::byte* header, const BlockInfo* info,
                             const typename Dot::Acc (&sums)[R][T]) {
   const WeightView& weight = *a.weight;
   QUERN_UNROLL
   for (int t = 0; t < T; ++t) {
     const std::byte* tile_header = header + t * weight.tile_stride;
     const F32 scales = load_scales(weight, tile_header);
-    I32 zeros = set1_i(weight.kind == WeightKind::U8 ? 128 : 8);
-    if (weight.zero_points) zeros = load_zero_points(weight, tile_header);
     QUERN_UNROLL
     for (int r = 0; r < R; ++r) {
-      float* acc = a.acc + r * a.acc_row_stride + t * a.acc_tile_stride;
-      const I32 offset = mul_i(zeros, set1_i(a.rows->sums[r][block]));
-      const F32 value = to_f32(sub_i(Dot::total(sums[r][t]), offset));
-      store(acc, fmadd(value, mul(scales, set1(a.rows->scales[r][block])), load(acc)));
+      float* acc = a.acc + (r * T + t) * kTile;
+      I32 sum = Dot::total(sums[r][t]);
+      if (weight.zero_points) {
+        sum = add_i(sum, mul_i(load_zero_points(weight, tile_header), set1_i(info[r].offset)));
+      }
+      store(acc, fmadd(to_f32(sum), mul(scales, set1(info[r].scale)), load(acc)));
     }
   }
 }
 
+// The steps of one 64-byte vector of tile t, for all rows. A step's weights are unpacked just before they are
+// used, and keep() pins the order: left alone, the compiler would unpack all of them and add up late, which
+// takes more registers than there are.
+template <class Dot, template <class> class Source, int R, int T, int s = 0>
+QUERN_INLINE void multiply(I32 v, const std::byte* const (&in)[R], int t, typename Dot::Acc (&acc)[R][T]) {
+  const I32 w = Source<Dot>::template step<s>(v);
+  QUERN_UNROLL
+  for (int r = 0; r < R; ++r) {
+    Dot::step(acc[r][t], w, Dot::input(in[r] + s * Dot::kInputBytes));
+    Dot::keep(acc[r][t]);
+  }
+  if constexpr (s + 1 < Source<Dot>::kSteps) multiply<Dot, Source, R, T, s + 1>(v, in, t, acc);
+}
+
 template <class Dot, template <class> class Source, int R, int T>
 QUERN_NOINLINE void integer_micro(const MicroArgs& a) {
-  constexpr bool kPanel = __is_same(Source<Dot>, FromPanel<Dot>);
   constexpr int kSteps = Source<Dot>::kSteps;
   constexpr int kColumns = kSteps * Dot::kColumns;  // per 64 bytes
-  constexpr int64_t kChunk = Dot::kFlushSteps == 0 ? INT64_MAX : Dot::kFlushSteps / kSteps;
+  // Vectors of weights between flushes, or for a line of inputs.
+  constexpr int64_t kChunk = (Dot::kFlushSteps != 0 ? Dot::kFlushSteps : kLine / Dot::kInputBytes) / kSteps;
   const WeightView& weight = *a.weight;
-  const int64_t block_columns = a.input->block;
-  const int64_t code_stride = kPanel ? a.panel_tile_stride : weight.tile_stride;
   const int64_t group = a.k_begin / weight.group;
   int64_t group_end = (group + 1) * weight.group;
-  int64_t block = a.k_begin / block_columns;
+  const int64_t first_block = a.k_begin / a.block;
+  int64_t block_begin = first_block * a.block;
+  const BlockInfo* info = a.info + first_block * a.info_stride;
   const std::byte* header = a.tile + group * weight.group_stride;
+  const std::byte* next_tile = a.next_tile;
+  const std::byte* in[R];
+  QUERN_UNROLL
+  for (int r = 0; r < R; ++r) in[r] = a.rows[r] + a.k_begin / Dot::kColumns * Dot::kInputBytes;
 
   for (int64_t k = a.k_begin; k < a.k_end;) {
     if (k == group_end) {
       header += weight.group_stride;
       group_end += weight.group;
     }
-    const int64_t block_begin = block * block_columns;
-    const int64_t block_end = min64(block_begin + block_columns, weight.cols);
+    const int64_t block_end = min64(block_begin + a.block, weight.cols);
     const int64_t end = min64(block_end, a.k_end);
-    const std::byte* codes;
-    if constexpr (kPanel) {
-      codes = a.panel + (k - a.k_begin) / kColumns * 64;
-    } else {
-      const int64_t group_begin = group_end - weight.group;
-      codes = header + weight.tile_header + weight.group_header + (k - group_begin) / kColumns * 64;
-    }
-    const std::byte* in[R];
-    QUERN_UNROLL
-    for (int r = 0; r < R; ++r) in[r] = a.rows->codes[r] + k / Dot::kColumns * Dot::kInputBytes;
-
+    const std::byte* codes = header + weight.tile_header + weight.group_header +
+                             (k - (group_end - weight.group)) / kColumns * kLine;
     typename Dot::Acc acc[R][T];
     QUERN_UNROLL
     for (int r = 0; r < R; ++r) {
+      const I32 offset = constant_offset(weight, info[r].offset);
       QUERN_UNROLL
       for (int t = 0; t < T; ++t) {
-        I32 start = zero_i();
-        if (k != block_begin) start = load_i(a.carried + r * a.acc_row_stride + t * a.acc_tile_stride);
-        acc[r][t] = Dot::start(start);
+        acc[r][t] = Dot::start(k == block_begin ? offset : load_i(a.carried + (r * T + t) * kTile));
       }
     }
-    for (int64_t left = (end - k) / kColumns; left > 0;) {
+    for (int64_t left = (end - k) / kColumns; left > 0; left -= kChunk) {
+      prefetch<R, T>(a, in, next_tile);
       const int64_t n = min64(left, kChunk);
       for (int64_t i = 0; i < n; ++i) {
-        I32 w[T][kSteps];
         QUERN_UNROLL
-        for (int t = 0; t < T; ++t) Source<Dot>::expand(codes + t * code_stride, w[t]);
-        codes += 64;
-        QUERN_UNROLL
-        for (int s = 0; s < kSteps; ++s) {
-          QUERN_UNROLL
-          for (int r = 0; r < R; ++r) {
-            const typename Dot::Input input = Dot::input(in[r] + s * Dot::kInputBytes);
-            QUERN_UNROLL
-            for (int t = 0; t < T; ++t) Dot::step(acc[r][t], w[t][s], input);
-          }
+        for (int t = 0; t < T; ++t) {
+          multiply<Dot, Source, R, T>(load_i(codes + t * weight.tile_stride), in, t, acc);
         }
+        codes += kLine;
         QUERN_UNROLL
         for (int r = 0; r < R; ++r) in[r] += kSteps * Dot::kInputBytes;
       }
-      left -= n;
       QUERN_UNROLL
       for (int r = 0; r < R; ++r) {
         QUERN_UNROLL
@@ -300,263 +329,230 @@ QUERN_NOINLINE void integer_micro(const MicroArgs& a) {
       }
     }
     if (end == block_end) {
-      add_block<Dot, R, T>(a, header, block, acc);
-      ++block;
+      add_block<Dot, R, T>(a, header, info, acc);
+      info += a.info_stride;
+      block_begin = block_end;
     } else {
       for (int r = 0; r < R; ++r) {
-        for (int t = 0; t < T; ++t) {
-          store_i(a.carried + r * a.acc_row_stride + t * a.acc_tile_stride, Dot::total(acc[r][t]));
-        }
+        for (int t = 0; t < T; ++t) store_i(a.carried + (r * T + t) * kTile, Dot::total(acc[r][t]));
       }
     }
     k = end;
   }
 }
 
-// Float weights: kColumns columns from each vector of kBytes, as kColumns vectors of floats.
+// Float weights: kColumns columns from each vector of kBytes.
 struct WeightF32 {
   static constexpr int kColumns = 1;
   static constexpr int kBytes = 64;
-  static QUERN_INLINE void expand(const std::byte* p, F32* w) {
-    w[0] = load(reinterpret_cast<const float*>(p));
+  using Vector = F32;
+  static QUERN_INLINE Vector load_vector(const std::byte* p) {
+    return load(reinterpret_cast<const float*>(p));
+  }
+  template <int c>
+  static QUERN_INLINE F32 column(Vector v) {
+    return v;
   }
 };
 struct WeightF16 {
   static constexpr int kColumns = 1;
   static constexpr int kBytes = 32;
-  static QUERN_INLINE void expand(const std::byte* p, F32* w) { w[0] = load_f16(p); }
+  using Vector = F32;
+  static QUERN_INLINE Vector load_vector(const std::byte* p) { return load_f16(p); }
+  template <int c>
+  static QUERN_INLINE F32 column(Vector v) {
+    return v;
+  }
 };
 struct WeightBF16 {
   static constexpr int kColumns = 2;
   static constexpr int kBytes = 64;
-  static QUERN_INLINE void expand(const std::byte* p, F32* w) {
-    const I32 v = load_i(p);
-    w[0] = from_bits(shift_left<16>(v));
-    w[1] = from_bits(and_i(v, set1_i(static_cast<int32_t>(0xFFFF0000U))));
+  using Vector = I32;
+  static QUERN_INLINE Vector load_vector(const std::byte* p) { return load_i(p); }
+  template <int c>
+  static QUERN_INLINE F32 column(Vector v) {
+    return from_bits(c == 0 ? shift_left<16>(v) : and_i(v, set1_i(static_cast<int32_t>(0xFFFF0000U))));
   }
 };
 
-// From the stream (panel == nullptr) or from a panel of WeightF32.
+// The columns of one vector of tile t, for all rows; see the integer one about the order.
+template <class Weight, int R, int T, int c = 0>
+QUERN_INLINE void multiply_floats(typename Weight::Vector v, const float* const (&in)[R], int t,
+                                  F32 (&acc)[R][T]) {
+  F32 w = Weight::template column<c>(v);
+  pin(w);  // or each multiplication would load it again
+  QUERN_UNROLL
+  for (int r = 0; r < R; ++r) {
+    acc[r][t] = fmadd(w, set1(in[r][c]), acc[r][t]);
+    pin(acc[r][t]);
+  }
+  if constexpr (c + 1 < Weight::kColumns) multiply_floats<Weight, R, T, c + 1>(v, in, t, acc);
+}
+
+template <int R, int T>
+QUERN_INLINE void load_sums(const MicroArgs& a, F32 (&acc)[R][T]) {
+  QUERN_UNROLL
+  for (int r = 0; r < R; ++r) {
+    QUERN_UNROLL
+    for (int t = 0; t < T; ++t) acc[r][t] = load(a.acc + (r * T + t) * kTile);
+  }
+}
+
+template <int R, int T>
+QUERN_INLINE void store_sums(const MicroArgs& a, const F32 (&acc)[R][T]) {
+  QUERN_UNROLL
+  for (int r = 0; r < R; ++r) {
+    QUERN_UNROLL
+    for (int t = 0; t < T; ++t) store(a.acc + (r * T + t) * kTile, acc[r][t]);
+  }
+}
+
 template <class Weight, int R, int T>
 QUERN_NOINLINE void float_micro(const MicroArgs& a) {
-  const std::byte* codes =
-      a.panel != nullptr ? a.panel : a.tile + a.k_begin / Weight::kColumns * Weight::kBytes;
-  const int64_t code_stride = a.panel != nullptr ? a.panel_tile_stride : a.weight->tile_stride;
+  constexpr int64_t kChunk = kLine / 4;  // columns
+  const std::byte* codes = a.tile + a.k_begin / Weight::kColumns * Weight::kBytes;
+  const std::byte* next_tile = a.next_tile;
   const float* in[R];
+  QUERN_UNROLL
+  for (int r = 0; r < R; ++r) in[r] = reinterpret_cast<const float*>(a.rows[r]) + a.k_begin;
   F32 acc[R][T];
-  QUERN_UNROLL
-  for (int r = 0; r < R; ++r) {
-    in[r] = reinterpret_cast<const float*>(a.rows->codes[r]) + a.k_begin;
-    QUERN_UNROLL
-    for (int t = 0; t < T; ++t) acc[r][t] = load(a.acc + r * a.acc_row_stride + t * a.acc_tile_stride);
-  }
-  for (int64_t k = a.k_begin; k < a.k_end; k += Weight::kColumns) {
-    F32 w[T][Weight::kColumns];
-    QUERN_UNROLL
-    for (int t = 0; t < T; ++t) Weight::expand(codes + t * code_stride, w[t]);
-    codes += Weight::kBytes;
-    QUERN_UNROLL
-    for (int c = 0; c < Weight::kColumns; ++c) {
+  load_sums<R, T>(a, acc);
+  for (int64_t k = a.k_begin; k < a.k_end;) {
+    prefetch<R, T>(a, in, next_tile);
+    const int64_t end = min64(k + kChunk, a.k_end);
+    for (; k < end; k += Weight::kColumns) {
       QUERN_UNROLL
-      for (int r = 0; r < R; ++r) {
-        const F32 x = set1(in[r][c]);
-        QUERN_UNROLL
-        for (int t = 0; t < T; ++t) acc[r][t] = fmadd(w[t][c], x, acc[r][t]);
+      for (int t = 0; t < T; ++t) {
+        multiply_floats<Weight, R, T>(Weight::load_vector(codes + t * a.weight->tile_stride), in, t, acc);
       }
+      codes += Weight::kBytes;
+      QUERN_UNROLL
+      for (int r = 0; r < R; ++r) in[r] += Weight::kColumns;
     }
-    QUERN_UNROLL
-    for (int r = 0; r < R; ++r) in[r] += Weight::kColumns;
   }
-  QUERN_UNROLL
-  for (int r = 0; r < R; ++r) {
-    QUERN_UNROLL
-    for (int t = 0; t < T; ++t) store(a.acc + r * a.acc_row_stride + t * a.acc_tile_stride, acc[r][t]);
-  }
+  store_sums<R, T>(a, acc);
 }
 
 #if QUERN_HAS_DOT_BF16
 // BF16 weights with BF16 inputs: pairs of columns, each pair's products added to the sum in one instruction.
 template <int R, int T>
 QUERN_NOINLINE void bf16_micro(const MicroArgs& a) {
-  const std::byte* codes = a.tile + a.k_begin / 2 * 64;
+  constexpr int64_t kChunk = kLine / 2;  // columns
+  const std::byte* codes = a.tile + a.k_begin / 2 * kLine;
+  const std::byte* next_tile = a.next_tile;
   const std::byte* in[R];
-  F32 acc[R][T];
   QUERN_UNROLL
-  for (int r = 0; r < R; ++r) {
-    in[r] = a.rows->codes[r] + a.k_begin * 2;
-    QUERN_UNROLL
-    for (int t = 0; t < T; ++t) acc[r][t] = load(a.acc + r * a.acc_row_stride + t * a.acc_tile_stride);
-  }
-  for (int64_t k = a.k_begin; k < a.k_end; k += 2) {
-    I32 w[T];
-    QUERN_UNROLL
-    for (int t = 0; t < T; ++t) w[t] = load_i(codes + t * a.weight->tile_stride);
-    codes += 64;
-    QUERN_UNROLL
-    for (int r = 0; r < R; ++r) {
-      const I32 x = broadcast4(in[r]);
-      in[r] += 4;
+  for (int r = 0; r < R; ++r) in[r] = a.rows[r] + a.k_begin * 2;
+  F32 acc[R][T];
+  load_sums<R, T>(a, acc);
+  for (int64_t k = a.k_begin; k < a.k_end;) {
+    prefetch<R, T>(a, in, next_tile);
+    const int64_t end = min64(k + kChunk, a.k_end);
+    for (; k < end; k += 2) {
       QUERN_UNROLL
-      for (int t = 0; t < T; ++t) acc[r][t] = dot_bf16(acc[r][t], w[t], x);
+      for (int t = 0; t < T; ++t) {
+        const I32 w = load_i(codes + t * a.weight->tile_stride);
+        QUERN_UNROLL
+        for (int r = 0; r < R; ++r) {
+          acc[r][t] = dot_bf16(acc[r][t], w, broadcast4(in[r]));
+          pin(acc[r][t]);
+        }
+      }
+      codes += kLine;
+      QUERN_UNROLL
+      for (int r = 0; r < R; ++r) in[r] += 4;
     }
   }
-  QUERN_UNROLL
-  for (int r = 0; r < R; ++r) {
-    QUERN_UNROLL
-    for (int t = 0; t < T; ++t) store(a.acc + r * a.acc_row_stride + t * a.acc_tile_stride, acc[r][t]);
-  }
+  store_sums<R, T>(a, acc);
 }
 #endif
 
-// ---- Families: the micro-kernels of one combination of weight and input, and how its panel is unpacked.
-// Tables, so that the loops around the kernels are compiled once.
+// ---- Families: the micro-kernels of one combination of weight and input. Tables, so that the loops around
+// them are compiled once.
 
 struct Family {
-  int64_t panel_column_bytes;  // of a tile
-  // Columns k_begin .. k_end of a tile, unpacked; nullptr where the kernels read the stream itself.
-  void (*unpack)(const WeightView& weight, const std::byte* tile, int64_t k_begin, int64_t k_end,
-                 std::byte* out);
-  // By rows - 1. `wide` takes tiles_at_once(rows) tiles of the stream, `narrow` one. `panel` takes
-  // kPanelTiles tiles from the panel (or the stream), `panel_narrow` one.
-  Micro wide[kMaxRows];
-  Micro narrow[kMaxRows];
-  Micro panel[kMaxRows];
-  Micro panel_narrow[kMaxRows];
+  int64_t column_bits;  // of a tile in the stream, without headers
+  int64_t input_column_bytes;
+  // By rows - 1; nullptr where is_allowed() says no.
+  Micro four[kMaxRows];
+  Micro two[kMaxRows];
+  Micro one[kMaxRows];
 };
 
-// Several tiles for few rows, where one tile's accumulators would wait for one another.
-constexpr int tiles_at_once(int rows) {
-  if (rows == 1) return kWideTiles;
-  return rows == 2 && kWideTiles > 1 ? 2 : kPanelTiles;
-}
-
 template <class Dot, template <class> class Source>
-struct IntegerFamily {
-  // Whether the stream itself is what the dot product reads.
-  static constexpr bool kReadsStream = Source<Dot>::kSteps * Dot::kColumns == 4;
-
-  static void unpack(const WeightView& weight, const std::byte* tile, int64_t k_begin, int64_t k_end,
-                     std::byte* out) {
-    constexpr int kSteps = Source<Dot>::kSteps;
-    constexpr int kColumns = kSteps * Dot::kColumns;
-    for (int64_t k = k_begin; k < k_end;) {
-      const int64_t group = k / weight.group;
-      const int64_t end = min64((group + 1) * weight.group, k_end);
-      const std::byte* codes = tile + weight.tile_header + group * weight.group_stride + weight.group_header +
-                               (k - group * weight.group) / kColumns * 64;
-      for (; k < end; k += kColumns) {
-        I32 w[kSteps];
-        Source<Dot>::expand(codes, w);
-        codes += 64;
-        QUERN_UNROLL
-        for (int s = 0; s < kSteps; ++s) store_i(out + s * 64, w[s]);
-        out += kSteps * 64;
-      }
-    }
-  }
-
+struct IntegerKernels {
+  static constexpr int64_t kColumnBits = kLine * 8 / (Source<Dot>::kSteps * Dot::kColumns);
+  static constexpr int64_t kInputColumnBytes = Dot::kInputBytes / Dot::kColumns;
+  static constexpr int kAccumulators = Dot::kAccumulators;
   template <int R, int T>
-  static constexpr Micro panel() {
-    if constexpr (kReadsStream) {
-      return integer_micro<Dot, Source, R, T>;
-    } else {
-      return integer_micro<Dot, FromPanel, R, T>;
-    }
-  }
-#define QUERN_WIDE(R) integer_micro<Dot, Source, R, tiles_at_once(R)>
-#define QUERN_NARROW(R) integer_micro<Dot, Source, R, 1>
-#define QUERN_PANEL(R) panel<R, kPanelTiles>()
-#define QUERN_PANEL_NARROW(R) panel<R, 1>()
-  static constexpr Family kTable = {64 / Dot::kColumns,
-                                    kReadsStream ? nullptr : unpack,
-                                    {QUERN_EACH_ROW_COUNT(QUERN_WIDE)},
-                                    {QUERN_EACH_ROW_COUNT(QUERN_NARROW)},
-                                    {QUERN_EACH_ROW_COUNT(QUERN_PANEL)},
-                                    {QUERN_EACH_ROW_COUNT(QUERN_PANEL_NARROW)}};
-#undef QUERN_WIDE
-#undef QUERN_NARROW
-#undef QUERN_PANEL
-#undef QUERN_PANEL_NARROW
+  static constexpr Micro kMicro = integer_micro<Dot, Source, R, T>;
 };
 
 template <class Weight>
-struct FloatFamily {
-  static constexpr bool kReadsStream = __is_same(Weight, WeightF32);
-
-  static void unpack(const WeightView&, const std::byte* tile, int64_t k_begin, int64_t k_end,
-                     std::byte* out) {
-    const std::byte* codes = tile + k_begin / Weight::kColumns * Weight::kBytes;
-    for (int64_t k = k_begin; k < k_end; k += Weight::kColumns) {
-      F32 w[Weight::kColumns];
-      Weight::expand(codes, w);
-      codes += Weight::kBytes;
-      QUERN_UNROLL
-      for (int c = 0; c < Weight::kColumns; ++c) store(reinterpret_cast<float*>(out + c * 64), w[c]);
-      out += Weight::kColumns * 64;
-    }
-  }
-
-#define QUERN_WIDE(R) float_micro<Weight, R, tiles_at_once(R)>
-#define QUERN_NARROW(R) float_micro<Weight, R, 1>
-#define QUERN_PANEL(R) float_micro<WeightF32, R, kPanelTiles>
-#define QUERN_PANEL_NARROW(R) float_micro<WeightF32, R, 1>
-  static constexpr Family kTable = {64,
-                                    kReadsStream ? nullptr : unpack,
-                                    {QUERN_EACH_ROW_COUNT(QUERN_WIDE)},
-                                    {QUERN_EACH_ROW_COUNT(QUERN_NARROW)},
-                                    {QUERN_EACH_ROW_COUNT(QUERN_PANEL)},
-                                    {QUERN_EACH_ROW_COUNT(QUERN_PANEL_NARROW)}};
-#undef QUERN_WIDE
-#undef QUERN_NARROW
-#undef QUERN_PANEL
-#undef QUERN_PANEL_NARROW
+struct FloatKernels {
+  static constexpr int64_t kColumnBits = Weight::kBytes * 8 / Weight::kColumns;
+  static constexpr int64_t kInputColumnBytes = 4;
+  static constexpr int kAccumulators = 1;
+  template <int R, int T>
+  static constexpr Micro kMicro = float_micro<Weight, R, T>;
 };
 
 #if QUERN_HAS_DOT_BF16
-struct BF16Family {
-#define QUERN_WIDE(R) bf16_micro<R, tiles_at_once(R)>
-#define QUERN_NARROW(R) bf16_micro<R, 1>
-#define QUERN_PANEL(R) bf16_micro<R, kPanelTiles>
-  static constexpr Family kTable = {32,
-                                    nullptr,
-                                    {QUERN_EACH_ROW_COUNT(QUERN_WIDE)},
-                                    {QUERN_EACH_ROW_COUNT(QUERN_NARROW)},
-                                    {QUERN_EACH_ROW_COUNT(QUERN_PANEL)},
-                                    {QUERN_EACH_ROW_COUNT(QUERN_NARROW)}};
-#undef QUERN_WIDE
-#undef QUERN_NARROW
-#undef QUERN_PANEL
+struct BF16Kernels {
+  static constexpr int64_t kColumnBits = kLine * 8 / 2;
+  static constexpr int64_t kInputColumnBytes = 2;
+  static constexpr int kAccumulators = 1;
+  template <int R, int T>
+  static constexpr Micro kMicro = bf16_micro<R, T>;
 };
 #endif
 
+template <class Kernels, int R, int T>
+constexpr Micro micro() {
+  if constexpr (is_allowed(R, T, Kernels::kAccumulators)) {
+    return Kernels::template kMicro<R, T>;
+  } else {
+    return nullptr;
+  }
+}
+
+#define QUERN_FOUR(R) micro<Kernels, R, 4>()
+#define QUERN_TWO(R) micro<Kernels, R, 2>()
+#define QUERN_ONE(R) micro<Kernels, R, 1>()
+template <class Kernels>
+constexpr Family kFamily = {Kernels::kColumnBits,
+                            Kernels::kInputColumnBytes,
+                            {QUERN_EACH_ROW_COUNT(QUERN_FOUR)},
+                            {QUERN_EACH_ROW_COUNT(QUERN_TWO)},
+                            {QUERN_EACH_ROW_COUNT(QUERN_ONE)}};
+
 const Family* integer_family(const LinearTask& task) {
   const bool u8 = task.weight.kind == WeightKind::U8;
-  switch (task.input.kind) {
 #if QUERN_HAS_DOT_U8S8
-    case InputKind::S8:
-      return u8 ? &IntegerFamily<DotU8S8, FromU8>::kTable : &IntegerFamily<DotU8S8, FromU4>::kTable;
-    case InputKind::S8HiLo:
-      return u8 ? &IntegerFamily<DotU8HiLo, FromU8>::kTable : &IntegerFamily<DotU8HiLo, FromU4>::kTable;
-#elif QUERN_HAS_MADDUBS
-    case InputKind::S8:  // of four-bit codes alone
-      return &IntegerFamily<DotU4S8, FromU4>::kTable;
-#endif
-    default:
-      return u8 ? &IntegerFamily<DotS16, FromU8>::kTable : &IntegerFamily<DotS16, FromU4>::kTable;
+  if (task.input.kind == InputKind::S8) {
+    return u8 ? &kFamily<IntegerKernels<DotU8S8, FromU8>> : &kFamily<IntegerKernels<DotU8S8, FromU4>>;
   }
+  if (task.input.kind == InputKind::S8HiLo) {
+    return u8 ? &kFamily<IntegerKernels<DotU8HiLo, FromU8>> : &kFamily<IntegerKernels<DotU8HiLo, FromU4>>;
+  }
+#elif QUERN_HAS_MADDUBS
+  // Of four-bit codes alone.
+  if (task.input.kind == InputKind::S8) return &kFamily<IntegerKernels<DotU4S8, FromU4>>;
+#endif
+  return u8 ? &kFamily<IntegerKernels<DotS16, FromU8>> : &kFamily<IntegerKernels<DotS16, FromU4>>;
 }
 
 const Family* family_of(const LinearTask& task) {
   switch (task.weight.kind) {
     case WeightKind::F32:
-      return &FloatFamily<WeightF32>::kTable;
+      return &kFamily<FloatKernels<WeightF32>>;
     case WeightKind::F16:
-      return &FloatFamily<WeightF16>::kTable;
+      return &kFamily<FloatKernels<WeightF16>>;
     case WeightKind::BF16:
 #if QUERN_HAS_DOT_BF16
-      if (task.input.kind == InputKind::BF16) return &BF16Family::kTable;
+      if (task.input.kind == InputKind::BF16) return &kFamily<BF16Kernels>;
 #endif
-      return &FloatFamily<WeightBF16>::kTable;
+      return &kFamily<FloatKernels<WeightBF16>>;
     default:
       return integer_family(task);
   }
@@ -595,144 +591,160 @@ void finish(const LinearTask& task, int64_t tile, int64_t i, const float* acc, c
 
 // ---- Loops around the micro-kernels.
 
-QUERN_INLINE void gather_rows(const LinearTask& task, int64_t first, int count, Rows& out) {
-  for (int r = 0; r < count; ++r) {
-    const int64_t row = task.input_rows != nullptr ? task.input_rows[first + r] : first + r;
-    out.codes[r] = task.input.codes + row * task.input.row_stride;
-    out.scales[r] = task.input.scales + row * task.input.blocks;
-    out.sums[r] = task.input.sums + row * task.input.blocks;
-  }
-}
-
-void clear(float* p, int64_t count) {
-  std::memset(p, 0, static_cast<size_t>(count) * sizeof(float));
-}
-
-void few_rows(const Family& family, const LinearTask& task, const TileRange& range) {
-  const int row_count = static_cast<int>(range.row_end - range.row_begin);
-  const int at_once = tiles_at_once(row_count);
-  const int64_t row_stride = at_once * kTile;
-  alignas(64) float acc[2][kMaxRows * kWideTiles * kTile];
-  Rows rows;
-  gather_rows(task, range.row_begin, row_count, rows);
-  MicroArgs a{};
-  a.input = &task.input;
-  a.rows = &rows;
-  a.k_end = task.weight.cols;
-  a.acc_row_stride = row_stride;
-  a.acc_tile_stride = kTile;
-  const int weights = task.gated ? 2 : 1;
-  for (int64_t tile = range.tile_begin; tile < range.tile_end;) {
-    const bool wide = range.tile_end - tile >= at_once;
-    const int count = wide ? at_once : 1;
-    for (int i = 0; i < weights; ++i) {
-      clear(acc[i], row_count * row_stride);
-      a.weight = i == 0 ? &task.weight : &task.up;
-      a.tile = a.weight->data + tile * a.weight->tile_stride;
-      a.acc = acc[i];
-      (wide ? family.wide : family.narrow)[row_count - 1](a);
-    }
-    for (int r = 0; r < row_count; ++r) {
-      for (int t = 0; t < count; ++t) {
-        const int64_t at = r * row_stride + t * kTile;
-        finish(task, tile + t, range.row_begin + r, acc[0] + at, acc[weights - 1] + at);
-      }
-    }
-    tile += count;
-  }
-}
-
+// A block of rows, cut into parts of a micro-kernel's rows that differ by at most one: 7 rows as 4 and 3, not
+// as 6 and 1, so that no number of rows is much worse than its neighbours.
 struct RowBlock {
   int64_t begin;  // of the task's rows
   int64_t count;
+  int64_t parts;
+  const std::byte* codes[kRowBlock];
+  const BlockInfo* info;  // [block of columns - info_block][row], the first row's
+  int64_t info_stride;
+  int64_t info_block;
+
+  int64_t part_begin(int64_t part) const { return count * part / parts; }
+  int most_rows() const { return static_cast<int>((count + parts - 1) / parts); }
 };
 
-// One panel of columns, for `count` tiles and the rows of a block. acc and carried are those of the first
-// tile.
-void panel_columns(const Family& family, const LinearTask& task, const WeightView& weight, int64_t tile,
-                   int count, int64_t k_begin, int64_t k_end, const RowBlock& block, float* acc,
-                   int32_t* carried, std::byte* panel) {
+struct Columns {
+  int64_t begin, end;
+};
+
+// Micro-kernels by rows - 1 and how many tiles they take: as many as are allowed and left.
+struct Choice {
+  const Micro* micros;
+  int64_t tiles;
+};
+
+Choice choose(const Family& family, int rows, int64_t tiles_left) {
+  if (tiles_left >= 4 && family.four[rows - 1] != nullptr) return {family.four, 4};
+  if (tiles_left >= 2 && family.two[rows - 1] != nullptr) return {family.two, 2};
+  return {family.one, 1};
+}
+
+// Some columns of a few tiles, for all rows of a block. acc, carried: [row][tile][kTile].
+void multiply_block(const Family& family, const LinearTask& task, const WeightView& weight, int64_t tile,
+                    const Choice& choice, const Columns& columns, const RowBlock& block, float* acc,
+                    int32_t* carried) {
   MicroArgs a{};
   a.weight = &weight;
-  a.input = &task.input;
+  a.info_stride = block.info_stride;
+  a.block = task.input.block;
   a.tile = weight.data + tile * weight.tile_stride;
-  a.k_begin = k_begin;
-  a.k_end = k_end;
-  a.acc_row_stride = kTile;
-  a.acc_tile_stride = block.count * kTile;
-  if (family.unpack != nullptr) {
-    a.panel = panel;
-    a.panel_tile_stride = (k_end - k_begin) * family.panel_column_bytes;
-    for (int t = 0; t < count; ++t) {
-      family.unpack(weight, a.tile + t * weight.tile_stride, k_begin, k_end, panel + t * a.panel_tile_stride);
-    }
-  }
-  const Micro* micros = count == kPanelTiles ? family.panel : family.panel_narrow;
-  // Groups of rows that differ by at most one: 7 rows as 4 and 3, not as 6 and 1.
-  const int64_t parts = (block.count + kMaxRows - 1) / kMaxRows;
-  Rows rows;
-  a.rows = &rows;
-  for (int64_t part = 0; part < parts; ++part) {
-    const int64_t first = block.count * part / parts;
-    const int row_count = static_cast<int>(block.count * (part + 1) / parts - first);
-    gather_rows(task, block.begin + first, row_count, rows);
-    a.acc = acc + first * kTile;
-    a.carried = carried + first * kTile;
-    micros[row_count - 1](a);
+  a.k_begin = columns.begin;
+  a.k_end = columns.end;
+  // One row's kernel leaves prefetching to the processor, which does it well for its streams (prefetching by
+  // hand was measured: slower). From two rows on the processor reads too little ahead of the slower loop.
+  // With several parts the tiles are read from memory by the first one alone: each prefetches a share of the
+  // next ones.
+  const int64_t input_lines = (columns.end - columns.begin) * family.input_column_bytes / kLine;
+  const int64_t lines = (columns.end - columns.begin) * family.column_bits / 8 / kLine;
+  const int64_t shares = block.parts * (input_lines > 0 ? input_lines : 1);
+  if (block.count > 1) a.next_lines = (lines + shares - 1) / shares;
+  a.next_tile = block.parts == 1
+                    ? a.tile + kAhead
+                    : a.tile + choice.tiles * weight.tile_stride + columns.begin * family.column_bits / 8;
+  for (int64_t part = 0; part < block.parts; ++part) {
+    const int64_t first = block.part_begin(part);
+    const int row_count = static_cast<int>(block.part_begin(part + 1) - first);
+    a.rows = block.codes + first;
+    a.info = block.info + first - block.info_block * block.info_stride;
+    a.acc = acc + first * choice.tiles * kTile;
+    a.carried = carried + first * choice.tiles * kTile;
+    const bool last = part + 1 == block.parts;
+    a.next_rows = last || task.input_rows != nullptr ? 0 : row_count * task.input.row_stride;
+    choice.micros[row_count - 1](a);
+    a.next_tile += a.next_lines * kLine * input_lines;
   }
 }
 
+// Scales and offsets of the block's rows for some columns. Rows in a list are copied side by side.
+void find_info(const LinearTask& task, const Columns& columns, RowBlock& block, BlockInfo* copy) {
+  const InputView& input = task.input;
+  if (task.input_rows == nullptr || input.block == 0) {
+    block.info = input.info + block.begin;
+    block.info_stride = input.rows;
+    block.info_block = 0;
+    return;
+  }
+  block.info = copy;
+  block.info_stride = block.count;
+  block.info_block = columns.begin / input.block;
+  for (int64_t b = block.info_block; b * input.block < columns.end; ++b) {
+    for (int64_t r = 0; r < block.count; ++r)
+      *copy++ = input.info[b * input.rows + task.input_rows[block.begin + r]];
+  }
+}
+
+// Columns at a time: all for one part, else as many as the caches hold inputs; with a list of rows, no more
+// than there is room to copy the scales of.
+int64_t columns_at_once(const Family& family, const LinearTask& task, const RowBlock& block) {
+  int64_t columns = task.weight.cols;
+  if (block.parts > 1) columns = min64(columns, kBlockInputBytes / family.input_column_bytes);
+  if (task.input_rows == nullptr || task.input.block == 0) return columns;
+  const int64_t blocks = kInfoBytes / static_cast<int64_t>(sizeof(BlockInfo)) / block.count - 1;
+  return min64(columns, blocks * task.input.block);
+}
+
 // A few tiles for the rows of a block.
-void tile_group(const Family& family, const LinearTask& task, int64_t tile, int64_t tiles,
-                const RowBlock& block, std::byte* memory) {
-  const int64_t panel_columns_at_once = kPanelBytes / family.panel_column_bytes / kPanelTiles;
+void tile_group(const Family& family, const LinearTask& task, int64_t tile, int64_t tiles, RowBlock& block,
+                std::byte* memory) {
+  const int64_t all_columns = task.weight.cols;
+  const int64_t step = columns_at_once(family, task, block);
   const int weights = task.gated ? 2 : 1;
-  float* acc[2];        // [tiles][rows][kTile]; the second for `up`
-  int32_t* carried[2];  // likewise
+  // For each Choice's tiles, one after another: [row][tile][kTile]; the second for `up`.
+  float* acc[2];
+  int32_t* carried[2];
   for (int i = 0; i < 2; ++i) {
     acc[i] = reinterpret_cast<float*>(memory) + i * kAccFloats;
     carried[i] = reinterpret_cast<int32_t*>(memory) + (2 + i) * kAccFloats;
   }
-  std::byte* panel = memory + 4 * kAccFloats * 4;
-  for (int i = 0; i < weights; ++i) clear(acc[i], tiles * block.count * kTile);
-  for (int64_t k = 0; k < task.weight.cols; k += panel_columns_at_once) {
-    const int64_t k_end = min64(k + panel_columns_at_once, task.weight.cols);
+  for (int i = 0; i < weights; ++i) {
+    std::memset(acc[i], 0, static_cast<size_t>(tiles * block.count * kTile) * sizeof(float));
+  }
+  for (int64_t k = 0; k < all_columns; k += step) {
+    const Columns columns = {k, min64(k + step, all_columns)};
+    find_info(task, columns, block, reinterpret_cast<BlockInfo*>(memory + 4 * kAccFloats * 4));
     for (int i = 0; i < weights; ++i) {
       for (int64_t t = 0; t < tiles;) {
-        const int count = tiles - t >= kPanelTiles ? kPanelTiles : 1;
+        const Choice choice = choose(family, block.most_rows(), tiles - t);
         const int64_t at = t * block.count * kTile;
-        panel_columns(family, task, i == 0 ? task.weight : task.up, tile + t, count, k, k_end, block,
-                      acc[i] + at, carried[i] + at, panel);
-        t += count;
+        multiply_block(family, task, i == 0 ? task.weight : task.up, tile + t, choice, columns, block,
+                       acc[i] + at, carried[i] + at);
+        t += choice.tiles;
       }
     }
   }
-  for (int64_t r = 0; r < block.count; ++r) {
-    for (int64_t t = 0; t < tiles; ++t) {
-      const int64_t at = (t * block.count + r) * kTile;
-      finish(task, tile + t, block.begin + r, acc[0] + at, acc[weights - 1] + at);
+  for (int64_t t = 0; t < tiles;) {
+    const Choice choice = choose(family, block.most_rows(), tiles - t);
+    for (int64_t r = 0; r < block.count; ++r) {
+      for (int64_t i = 0; i < choice.tiles; ++i) {
+        const int64_t at = (t * block.count + r * choice.tiles + i) * kTile;
+        finish(task, tile + t + i, block.begin + r, acc[0] + at, acc[weights - 1] + at);
+      }
     }
-  }
-}
-
-void many_rows(const Family& family, const LinearTask& task, const TileRange& range, std::byte* memory) {
-  const int64_t rows = range.row_end - range.row_begin;
-  const int64_t blocks = (rows + kRowBlock - 1) / kRowBlock;
-  for (int64_t b = 0; b < blocks; ++b) {
-    const int64_t first = rows * b / blocks;
-    const RowBlock block = {range.row_begin + first, rows * (b + 1) / blocks - first};
-    for (int64_t tile = range.tile_begin; tile < range.tile_end; tile += kTileGroup) {
-      tile_group(family, task, tile, min64(kTileGroup, range.tile_end - tile), block, memory);
-    }
+    t += choice.tiles;
   }
 }
 
 void tiles(const LinearTask& task, const TileRange& range, std::byte* scratch) {
   const Family& family = *family_of(task);
-  if (range.row_end - range.row_begin <= kMaxRows) {
-    few_rows(family, task, range);
-  } else {
-    many_rows(family, task, range, scratch);
+  const int64_t rows = range.row_end - range.row_begin;
+  const int64_t blocks = (rows + kRowBlock - 1) / kRowBlock;
+  for (int64_t b = 0; b < blocks; ++b) {
+    const int64_t first = rows * b / blocks;
+    const int64_t count = rows * (b + 1) / blocks - first;
+    RowBlock block;
+    block.begin = range.row_begin + first;
+    block.count = count;
+    block.parts = (count + kMaxRows - 1) / kMaxRows;
+    for (int64_t r = 0; r < count; ++r) {
+      const int64_t row = task.input_rows != nullptr ? task.input_rows[block.begin + r] : block.begin + r;
+      block.codes[r] = task.input.codes + row * task.input.row_stride;
+    }
+    for (int64_t tile = range.tile_begin; tile < range.tile_end; tile += kTileGroup) {
+      tile_group(family, task, tile, min64(kTileGroup, range.tile_end - tile), block, scratch);
+    }
   }
 }
 
@@ -757,7 +769,7 @@ QUERN_INLINE void store_codes(std::byte* row, int64_t k, I32 codes) {
   }
 }
 
-// Columns begin .. end of a row, a block; returns the sum of the codes and sets `scale`.
+// Columns begin .. end of a row, a block; returns minus the sum of the codes and sets `scale`.
 template <InputKind kKind>
 QUERN_INLINE int32_t encode_block(const EncodeTask& task, const float* x, std::byte* row, int64_t begin,
                                   int64_t end, float& scale) {
@@ -788,18 +800,18 @@ QUERN_INLINE int32_t encode_block(const EncodeTask& task, const float* x, std::b
     store_codes<kKind>(row, k, codes);
     sum = add_i(sum, codes);
   }
-  return reduce_add(sum);
+  return -reduce_add(sum);
 }
 
 template <InputKind kKind>
 void encode_integers(const EncodeTask& task, int64_t first, int64_t count) {
   for (int64_t r = first; r < first + count; ++r) {
-    for (int64_t b = 0; b < task.blocks; ++b) {
-      const int64_t begin = b * task.block;
+    BlockInfo* info = task.info + r;
+    for (int64_t begin = 0; begin < task.padded_cols; begin += task.block) {
       const int64_t end = min64(begin + task.block, task.padded_cols);
-      const int64_t at = r * task.blocks + b;
-      task.sums[at] = encode_block<kKind>(task, task.x + r * task.x_stride, task.codes + r * task.row_stride,
-                                          begin, end, task.scales[at]);
+      info->offset = encode_block<kKind>(task, task.x + r * task.x_stride, task.codes + r * task.row_stride,
+                                         begin, end, info->scale);
+      info += task.rows;
     }
   }
 }

@@ -28,14 +28,19 @@ struct WeightView {
   int64_t group_header;  // bytes
 };
 
+// What turns the integer sum of a row's block into a number.
+struct BlockInfo {
+  float scale;     // of the inputs
+  int32_t offset;  // minus the sum of the block's codes: what a unit of the weights' zero point adds
+};
+
 struct InputView {
   InputKind kind;
   const std::byte* codes;
-  int64_t row_stride;  // bytes
-  const float* scales;
-  const int32_t* sums;
-  int64_t block;   // columns
-  int64_t blocks;  // of a row
+  int64_t row_stride;     // bytes
+  const BlockInfo* info;  // [blocks, rows]: rows side by side, for a micro-kernel takes a few neighbours
+  int64_t rows;
+  int64_t block;  // columns
 };
 
 struct LinearTask {
@@ -65,10 +70,9 @@ struct EncodeTask {
   float largest_code;  // 127 or 32639
   std::byte* codes;
   int64_t row_stride;
-  float* scales;
-  int32_t* sums;
+  BlockInfo* info;  // as in InputView
+  int64_t rows;
   int64_t block;
-  int64_t blocks;
 };
 
 struct TileRange {

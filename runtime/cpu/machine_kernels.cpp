@@ -40,24 +40,30 @@ template <class Acc, class Step>
 QUERN_INLINE void chains(int64_t rounds, Acc (&acc)[kChains], const Step& step) {
   for (int64_t i = 0; i < rounds; ++i) {
     QUERN_UNROLL
-    for (int c = 0; c < kChains; ++c) acc[c] = step(acc[c]);
+    for (int c = 0; c < kChains; ++c) {
+      acc[c] = step(acc[c]);
+      pin(acc[c]);
+    }
   }
 }
 
-float sum_chains(const F32 (&acc)[kChains]) {
+QUERN_INLINE float sum_chains(const F32 (&acc)[kChains]) {
   F32 sum = zero_f();
+  QUERN_UNROLL
   for (int c = 0; c < kChains; ++c) sum = add(sum, acc[c]);
   return reduce_add(sum);
 }
 
-int32_t sum_chains(const I32 (&acc)[kChains]) {
+QUERN_INLINE int32_t sum_chains(const I32 (&acc)[kChains]) {
   I32 sum = zero_i();
+  QUERN_UNROLL
   for (int c = 0; c < kChains; ++c) sum = add_i(sum, acc[c]);
   return reduce_add(sum);
 }
 
 float fp32(int64_t rounds) {
   F32 acc[kChains];
+  QUERN_UNROLL
   for (int c = 0; c < kChains; ++c) acc[c] = set1(static_cast<float>(c));
   const F32 x = set1(static_cast<float>(opaque(1)) * 0.5F);
   chains(rounds, acc, [=](F32 a) { return fmadd(a, x, x); });
@@ -67,6 +73,7 @@ float fp32(int64_t rounds) {
 float bf16(int64_t rounds) {
 #if QUERN_HAS_DOT_BF16
   F32 acc[kChains];
+  QUERN_UNROLL
   for (int c = 0; c < kChains; ++c) acc[c] = zero_f();
   const I32 x = set1_i(opaque(0x3F003F00));
   chains(rounds, acc, [=](F32 a) { return dot_bf16(a, x, x); });
@@ -80,6 +87,7 @@ float bf16(int64_t rounds) {
 // with two constant ones the product would be computed once, outside of the loop.
 int32_t int8(int64_t rounds) {
   I32 acc[kChains];
+  QUERN_UNROLL
   for (int c = 0; c < kChains; ++c) acc[c] = set1_i(c + 0x00030003);
   const I32 x = set1_i(opaque(0x00010001));
 #if QUERN_ISA_LEVEL == 0 || !QUERN_HAS_DOT_U8S8
@@ -97,6 +105,7 @@ int32_t int4(int64_t rounds) {
   // Byte products may be added up in 16 bits for eight steps (linear_kernels.cpp).
   I32 acc[kChains];
   I32 sum[kChains];
+  QUERN_UNROLL
   for (int c = 0; c < kChains; ++c) {
     acc[c] = set1_i(c);
     sum[c] = zero_i();

@@ -828,11 +828,24 @@ QUERN_INLINE void store_bf16(void* p, F32 a) {
   store_low16(p, to_bf16(a));
 }
 
-// A static array of vectors is indexed by constants only after unrolling; this asks for it where it matters.
-template <int n, class Body>
-QUERN_INLINE void repeat(Body&& body) {
-  QUERN_UNROLL
-  for (int i = 0; i < n; ++i) body(i);
+// Makes the compiler have the value in registers at this point of the program.
+QUERN_INLINE void pin(I32& a) {
+#if QUERN_ISA_LEVEL >= 3
+  __asm__("" : "+v"(a.v));
+#elif QUERN_ISA_LEVEL >= 1
+  __asm__("" : "+x"(a.lo), "+x"(a.hi));
+#else
+  (void)a;
+#endif
+}
+QUERN_INLINE void pin(F32& a) {
+#if QUERN_ISA_LEVEL >= 3
+  __asm__("" : "+v"(a.v));
+#elif QUERN_ISA_LEVEL >= 1
+  __asm__("" : "+x"(a.lo), "+x"(a.hi));
+#else
+  (void)a;
+#endif
 }
 
 }  // namespace quern::cpu::QUERN_ISA
