@@ -1,6 +1,7 @@
 #include "ir/packed_tensor.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <vector>
@@ -16,6 +17,7 @@ using Granularity = QuantScheme::Granularity;
 static_assert(std::endian::native == std::endian::little, "packed tensors are little-endian in memory");
 
 constexpr int64_t kTile = PackedSpec::kTile;
+constexpr int64_t kPlaneStep = 16;  // columns of a word of a bit plane
 // Sizes past this are refused: no product of them overflows int64.
 constexpr int64_t kMaxDim = int64_t{1} << 31;
 constexpr int64_t kMaxBytes = int64_t{1} << 44;
@@ -87,8 +89,44 @@ void pack_float_lane(const PackedSpec& spec, const std::byte* row, std::byte* ti
   }
 }
 
-// Codes first .. first + count - 1 of a row that starts at element `start` of `codes`, into one lane.
-void pack_codes(const PackedSpec& spec, const uint8_t* codes, int64_t start, int64_t count, std::byte* out) {
+// Sixteen codes of a lane as one word for each bit, kTile words apart.
+void put_planes(const std::array<uint32_t, kPlaneStep>& codes, int planes, std::byte* out) {
+  for (int p = 0; p < planes; ++p) {
+    uint32_t word = 0;
+    for (size_t i = 0; i < codes.size(); ++i) word |= ((codes[i] >> p) & 1U) << i;
+    const auto narrow = static_cast<uint16_t>(word);
+    std::memcpy(out + p * kTile * 2, &narrow, 2);
+  }
+}
+
+bool is_planar(const PackedSpec& spec) {
+  return spec.layout == PackedLayout::U3Tile16Planes || spec.layout == PackedLayout::U2Tile16Planes;
+}
+
+void pack_planes(const PackedSpec& spec, const uint8_t* codes, int64_t start, int64_t count, std::byte* out) {
+  const int planes = spec.code_bits();
+  const uint32_t mask = (1U << planes) - 1;
+  const int stored = bit_width(spec.scheme.code);
+  for (int64_t first = 0; first < count; first += kPlaneStep) {
+    std::array<uint32_t, kPlaneStep> block{};
+    for (int64_t i = 0; i < std::min<int64_t>(kPlaneStep, count - first); ++i) {
+      block[static_cast<size_t>(i)] =
+          (code_bits_at(codes, stored, start + first + i) + code_bias(spec)) & mask;
+    }
+    put_planes(block, planes, out + first / kPlaneStep * planes * kTile * 2);
+  }
+}
+
+// Codes first .. first + count - 1 of a row that starts at element `start` of `codes`, into one lane. `out`
+// is where the tile's codes begin.
+void pack_codes(const PackedSpec& spec, const uint8_t* codes, int64_t start, int64_t count, std::byte* out,
+                int64_t lane) {
+  if (is_planar(spec)) return pack_planes(spec, codes, start, count, out + lane * 2);
+  if (spec.layout == PackedLayout::F8Tile16) {
+    for (int64_t k = 0; k < count; ++k) out[k * kTile + lane] = static_cast<std::byte>(codes[start + k]);
+    return;
+  }
+  out += lane * 4;
   const int bits = spec.code_bits();
   const int64_t per_word = 32 / bits;
   const uint32_t flip = (bits == 8 ? 0x01010101U : 0x11111111U) * code_bias(spec);
@@ -124,7 +162,8 @@ void put_scale(const PackedSpec& spec, const QuantizedTensor& weight, int64_t in
 
 uint32_t biased_zero_point(const PackedSpec& spec, const QuantizedTensor& weight, int64_t index) {
   const auto* zeros = reinterpret_cast<const uint8_t*>(weight.zero_points.bytes());
-  return code_bits_at(zeros, spec.code_bits(), index) ^ code_bias(spec);
+  const uint32_t mask = (1U << spec.code_bits()) - 1;
+  return (code_bits_at(zeros, bit_width(spec.scheme.code), index) + code_bias(spec)) & mask;
 }
 
 void pack_quantized_lane(const PackedSpec& spec, const QuantizedTensor& weight, int64_t n, std::byte* tile,
@@ -137,7 +176,7 @@ void pack_quantized_lane(const PackedSpec& spec, const QuantizedTensor& weight, 
       const uint32_t zero = biased_zero_point(spec, weight, index);
       std::memcpy(tile + kTile * 4 + lane * 4, &zero, 4);
     }
-    return pack_codes(spec, codes, n * spec.cols, spec.cols, tile + spec.tile_header_bytes() + lane * 4);
+    return pack_codes(spec, codes, n * spec.cols, spec.cols, tile + spec.tile_header_bytes(), lane);
   }
   const int64_t scale_bytes = kTile * bit_width(spec.scale_dtype) / 8;
   for (int64_t g = 0; g < spec.groups(); ++g) {
@@ -149,7 +188,7 @@ void pack_quantized_lane(const PackedSpec& spec, const QuantizedTensor& weight, 
     }
     const int64_t first = g * spec.group();
     pack_codes(spec, codes, n * spec.cols + first, std::min(spec.group(), spec.cols - first),
-               group + spec.group_header_bytes() + lane * 4);
+               group + spec.group_header_bytes(), lane);
   }
 }
 
@@ -225,6 +264,7 @@ class Lane {
     return half_scales() ? f16_to_f32(static_cast<uint16_t>(bits)) : std::bit_cast<float>(bits);
   }
   uint32_t zero_point(int64_t g) const {
+    if (spec_.layout == PackedLayout::F8Tile16) return 0;
     if (!spec_.has_zero_points()) return 1U << (spec_.code_bits() - 1);
     if (!spec_.is_grouped()) return load<uint32_t>(tile_ + kTile * 4 + lane_ * 4);
     const int64_t scale_bytes = kTile * bit_width(spec_.scale_dtype) / 8;
@@ -234,12 +274,19 @@ class Lane {
   // body(k, unsigned code) for each k of group g, in order.
   template <class Body>
   void for_codes(int64_t g, const Body& body) const {
-    const int bits = spec_.code_bits();
-    const int64_t per_word = 32 / bits;
     const int64_t first = g * spec_.group();
     const int64_t count = std::min(spec_.group(), spec_.cols - first);
     const std::byte* codes =
-        tile_ + spec_.tile_header_bytes() + g * spec_.group_stride() + spec_.group_header_bytes() + lane_ * 4;
+        tile_ + spec_.tile_header_bytes() + g * spec_.group_stride() + spec_.group_header_bytes();
+    if (is_planar(spec_)) return for_planar_codes(codes + lane_ * 2, first, count, body);
+    if (spec_.layout == PackedLayout::F8Tile16) {
+      for (int64_t k = 0; k < count; ++k)
+        body(first + k, std::to_integer<uint32_t>(codes[k * kTile + lane_]));
+      return;
+    }
+    codes += lane_ * 4;
+    const int bits = spec_.code_bits();
+    const int64_t per_word = 32 / bits;
     for (int64_t j = 0; j * per_word < count; ++j) {
       uint32_t word = load<uint32_t>(codes + j * kTile * 4);
       if (bits == 4) word = deinterleave_nibbles(word);
@@ -250,6 +297,22 @@ class Lane {
   }
 
  private:
+  template <class Body>
+  void for_planar_codes(const std::byte* codes, int64_t first, int64_t count, const Body& body) const {
+    const int planes = spec_.code_bits();
+    for (int64_t begin = 0; begin < count; begin += kPlaneStep) {
+      std::array<uint32_t, 3> words{};
+      for (int p = 0; p < planes; ++p) {
+        words[static_cast<size_t>(p)] = load<uint16_t>(codes + (begin / kPlaneStep * planes + p) * kTile * 2);
+      }
+      for (int64_t i = 0; i < std::min(kPlaneStep, count - begin); ++i) {
+        uint32_t code = 0;
+        for (int p = 0; p < planes; ++p) code |= ((words[static_cast<size_t>(p)] >> i) & 1U) << p;
+        body(first + begin + i, code);
+      }
+    }
+  }
+
   template <class T>
   static T load(const std::byte* from) {
     T value;
@@ -263,7 +326,90 @@ class Lane {
   int64_t lane_;
 };
 
+// None where there is no layout.
+PackedLayout layout_of(const QuantScheme& scheme) {
+  switch (scheme.code) {
+    case DType::I8:
+    case DType::U8:
+      return scheme.code_bits() == 8 ? PackedLayout::U8Tile16Step4 : PackedLayout::None;
+    case DType::I4:
+    case DType::U4:
+      return scheme.code_bits() == 4   ? PackedLayout::U4Tile16Step8
+             : scheme.code_bits() == 3 ? PackedLayout::U3Tile16Planes
+             : scheme.code_bits() == 2 ? PackedLayout::U2Tile16Planes
+                                       : PackedLayout::None;
+    case DType::F8E4M3:
+    case DType::F8E5M2:
+      return scheme.symmetric && scheme.bits == 0 ? PackedLayout::F8Tile16 : PackedLayout::None;
+    default:
+      return PackedLayout::None;
+  }
+}
+
+// Codes of 3 or 2 bits as codes of 4. Where zero points are implied the middle moves, and codes with it.
+void widen_lane(const PackedSpec& from, const PackedSpec& to, const std::byte* source, std::byte* target,
+                int64_t lane) {
+  const Lane in(from, source, lane);
+  const uint32_t moved = from.has_zero_points() ? 0 : 8U - (1U << (from.code_bits() - 1));
+  const int64_t header = from.is_grouped() ? from.group_header_bytes() : from.tile_header_bytes();
+  const bool half = from.is_grouped() && from.scale_dtype == DType::F16;
+  for (int64_t g = 0; g < from.groups(); ++g) {
+    std::byte* out = target + g * to.group_stride();
+    const uint32_t scale = in.scale_bits(g);
+    std::memcpy(out + lane * (half ? 2 : 4), &scale, half ? 2 : 4);
+    if (from.has_zero_points()) {
+      const uint32_t zero = in.zero_point(g);
+      const int64_t at = kTile * (half ? 2 : 4);
+      if (from.is_grouped()) {
+        out[at + lane] = static_cast<std::byte>(zero);
+      } else {
+        std::memcpy(out + at + lane * 4, &zero, 4);
+      }
+    }
+    uint32_t word = 0;
+    const int64_t last = std::min(from.cols, (g + 1) * from.group()) - 1;
+    in.for_codes(g, [&](int64_t k, uint32_t code) {
+      const int64_t i = k - g * from.group();
+      word |= (code + moved) << (4 * (i % 8));
+      if (i % 8 != 7 && k != last) return;
+      word = interleave_nibbles(word);
+      std::memcpy(out + header + (i / 8 * kTile + lane) * 4, &word, 4);
+      word = 0;
+    });
+  }
+}
+
+PackedTensor widen_codes(const PackedTensor& weight) {
+  const PackedSpec& from = weight.spec();
+  QuantScheme scheme = from.scheme;
+  scheme.bits = 0;
+  // Unsigned symmetric codes of 3 bits have the zero point 4, of 4 bits 8: signed ones have 0 in both.
+  if (scheme.symmetric) scheme.code = DType::I4;
+  const PackedSpec to = PackedSpec::for_quantized(weight.shape(), scheme, from.scale_dtype);
+  Tensor bytes = Tensor::zeros(DType::U8, {to.byte_size()});
+  std::byte* out = bytes.mutable_bytes();
+  over_tiles(to, to.tiles(), [&](int64_t first, int64_t count) {
+    for (int64_t t = first; t < first + count; ++t) {
+      for (int64_t lane = 0; lane < std::min(kTile, from.rows - t * kTile); ++lane) {
+        widen_lane(from, to, weight.tile(t), out + t * to.tile_stride(), lane);
+      }
+    }
+  });
+  return {to, std::move(bytes)};
+}
+
 }  // namespace
+
+PackedTensor widen(const PackedTensor& weight) {
+  if (weight.spec().has_kernels()) return weight;
+  if (weight.spec().layout != PackedLayout::F8Tile16) return widen_codes(weight);
+  const Tensor values = weight.dequantize();
+  constexpr uint32_t kLost = 0xFFFF;  // what bfloat16 has not
+  const auto bits =
+      std::span(reinterpret_cast<const uint32_t*>(values.bytes()), static_cast<size_t>(values.size()));
+  const bool exact = std::none_of(bits.begin(), bits.end(), [](uint32_t b) { return (b & kLost) != 0; });
+  return pack(exact ? values.cast(DType::BF16) : values);
+}
 
 std::string_view to_string(PackedLayout layout) {
   switch (layout) {
@@ -279,6 +425,12 @@ std::string_view to_string(PackedLayout layout) {
       return "u8 tile16 step4";
     case PackedLayout::U4Tile16Step8:
       return "u4 tile16 step8";
+    case PackedLayout::U3Tile16Planes:
+      return "u3 tile16 planes";
+    case PackedLayout::U2Tile16Planes:
+      return "u2 tile16 planes";
+    case PackedLayout::F8Tile16:
+      return "f8 tile16";
   }
   return "unknown";
 }
@@ -313,12 +465,10 @@ PackedSpec PackedSpec::for_quantized(const Shape& shape, const QuantScheme& sche
   spec.cols = shape[1];
   spec.scheme = scheme;
   spec.scale_dtype = scale_dtype;
-  if (scheme.code == DType::I8 || scheme.code == DType::U8) {
-    spec.layout = PackedLayout::U8Tile16Step4;
-  } else if (scheme.code == DType::I4 || scheme.code == DType::U4) {
-    spec.layout = PackedLayout::U4Tile16Step8;
-  } else {
-    throw_error(ErrorCode::Unsupported, "no packed layout for ", to_string(scheme.code), " codes");
+  spec.layout = layout_of(scheme);
+  if (spec.layout == PackedLayout::None) {
+    throw_error(ErrorCode::Unsupported, "no packed layout for ", to_string(scheme.code), " codes of ",
+                scheme.code_bits(), " bits");
   }
   if (scale_dtype != DType::F32 && scale_dtype != DType::F16) {
     throw_error(ErrorCode::Unsupported, "packed weights have f32 or f16 scales, not ",
@@ -357,8 +507,7 @@ DType PackedSpec::dtype() const {
 }
 
 int PackedSpec::code_bits() const {
-  if (layout == PackedLayout::U8Tile16Step4) return 8;
-  return layout == PackedLayout::U4Tile16Step8 ? 4 : 0;
+  return is_quantized() ? scheme.code_bits() : 0;
 }
 
 int64_t PackedSpec::padded_cols() const {
@@ -404,6 +553,9 @@ void PackedSpec::check() const {
     case PackedLayout::BF16PairTile16:
     case PackedLayout::U8Tile16Step4:
     case PackedLayout::U4Tile16Step8:
+    case PackedLayout::U3Tile16Planes:
+    case PackedLayout::U2Tile16Planes:
+    case PackedLayout::F8Tile16:
       break;
     default:
       throw_error(ErrorCode::Corrupt, "packed weight layout ", static_cast<uint32_t>(layout),
@@ -449,6 +601,12 @@ void PackedTensor::dequantize_row(int64_t n, std::span<float> out) const {
   }
   for (int64_t g = 0; g < spec_.groups(); ++g) {
     const float scale = lane.scale(g);
+    if (spec_.layout == PackedLayout::F8Tile16) {
+      lane.for_codes(g, [&](int64_t k, uint32_t code) {
+        out[static_cast<size_t>(k)] = narrow_to_f32(static_cast<uint8_t>(code), spec_.scheme.code) * scale;
+      });
+      continue;
+    }
     const auto zero = static_cast<int32_t>(lane.zero_point(g));
     lane.for_codes(g, [&](int64_t k, uint32_t code) {
       out[static_cast<size_t>(k)] = static_cast<float>(static_cast<int32_t>(code) - zero) * scale;
@@ -537,7 +695,13 @@ QuantizedTensor unpack_quantized(const PackedTensor& packed) {
   for (int64_t n = 0; n < spec.rows; ++n) {
     const Lane lane(spec, packed.tile(n / kTile), n % kTile);
     for (int64_t g = 0; g < spec.groups(); ++g) {
-      lane.for_codes(g, [&](int64_t k, uint32_t code) { out.codes.set_int(n * spec.cols + k, code - bias); });
+      lane.for_codes(g, [&](int64_t k, uint32_t code) {
+        if (spec.layout == PackedLayout::F8Tile16) {
+          out.codes.mutable_bytes()[n * spec.cols + k] = static_cast<std::byte>(code);
+        } else {
+          out.codes.set_int(n * spec.cols + k, code - bias);
+        }
+      });
       const int64_t index = n * spec.groups() + g;
       if (index >= out.scales.size()) continue;
       // A scale that came as binary16 is exact as float, and back.

@@ -11,6 +11,14 @@
 //   bytes) U4Tile16Step8   for k in 0,8,16..:      16 x {byte b = 0..3: low nibble code k+b, high nibble code
 //   k+4+b}
 //
+//   U3Tile16Planes  for k in 0,16,32..:     3 planes of 16 uint16; bit i of a lane's word in plane p is bit p
+//   of
+//                                           code k+i
+//   U2Tile16Planes  the same with 2 planes
+//   F8Tile16        for k in 0..K-1:        16 bytes, each a float of 8 bits
+//
+// Those of fewer than 4 bits and of 8-bit floats are for files: widen() makes of them what kernels read.
+//
 // Integer codes are stored unsigned: a signed code c of b bits as c + 2^(b-1), its zero point likewise; a
 // symmetric scheme therefore has the zero point 2^(b-1) throughout. K is padded to a multiple of 16 with
 // codes 0, which count for nothing because kernels pad activations with zeros. Scales and zero points travel
@@ -41,7 +49,9 @@ enum class PackedLayout : uint32_t {
   BF16PairTile16 = 3,
   U8Tile16Step4 = 16,
   U4Tile16Step8 = 17,
-  // Reserved: 18 three-bit codes, 19 two-bit codes, 32 8-bit floats.
+  U3Tile16Planes = 18,
+  U2Tile16Planes = 19,
+  F8Tile16 = 32,
 };
 
 std::string_view to_string(PackedLayout layout);
@@ -61,8 +71,9 @@ struct PackedSpec {
   DType scale_dtype = DType::F32;
 
   // How a float tensor or a quantized one is packed. Throw Error{Unsupported} for what has no layout: codes
-  // other than I8, U8, I4, U4; scales along another axis; group sizes that are no multiple of 16; float
-  // dtypes other than F32, F16, BF16. Error{InvalidArgument} where the shape is not [N, K] with N, K >= 1.
+  // other than I8, U8, I4, U4 (of 4, 3 or 2 bits), F8E4M3, F8E5M2; scales along another axis; group sizes
+  // that are no multiple of 16; float dtypes other than F32, F16, BF16. Error{InvalidArgument} where the
+  // shape is not [N, K] with N, K >= 1.
   static PackedSpec for_float(const Shape& shape, DType dtype);
   static PackedSpec for_quantized(const Shape& shape, const QuantScheme& scheme, DType scale_dtype);
 
@@ -71,7 +82,9 @@ struct PackedSpec {
   DType dtype() const;
   bool is_grouped() const { return is_quantized() && scheme.granularity == QuantScheme::Granularity::Group; }
   bool has_zero_points() const { return is_quantized() && !scheme.symmetric; }
-  int code_bits() const;  // 8 or 4; 0 for floats
+  int code_bits() const;  // 8, 4, 3 or 2; 0 for floats
+  // Whether kernels read the layout as it is; else see widen().
+  bool has_kernels() const { return layout <= PackedLayout::U4Tile16Step8; }
 
   int64_t tiles() const { return (rows + kTile - 1) / kTile; }
   int64_t padded_rows() const { return tiles() * kTile; }
@@ -135,6 +148,11 @@ void pack_tiles(const PackedSpec& spec, const Tensor& weight, int64_t first, int
                 std::span<std::byte> out);
 void pack_tiles(const PackedSpec& spec, const QuantizedTensor& weight, int64_t first, int64_t count,
                 std::span<std::byte> out);
+
+// The same numbers, bit for bit, in a layout that kernels read: codes of 3 and 2 bits as codes of 4, 8-bit
+// floats as BF16 if that holds all of them (it does where scales are powers of two), else as F32. The weight
+// itself where that is one already.
+PackedTensor widen(const PackedTensor& weight);
 
 // The exact inverses of pack(). Throw Error{InvalidArgument} where the tensor is of the other kind.
 Tensor unpack(const PackedTensor& packed);

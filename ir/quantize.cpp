@@ -9,50 +9,14 @@
 
 #include "ir/float_types.h"
 #include "ir/parallel_for.h"
+#include "ir/segment_quantizer.h"
+#include "ir/vectors.h"
 
 namespace quern {
 namespace {
 
 using Granularity = QuantScheme::Granularity;
-
-// Four elements at a time, with the language extension of GCC and Clang: compilers do not reorder
-// floating-point sums and extremes by themselves.
-using Floats = float __attribute__((vector_size(16)));
-using Ints = int32_t __attribute__((vector_size(16)));
-constexpr size_t kWidth = 4;
-
-Floats load(const float* from) {
-  Floats value;
-  std::memcpy(&value, from, sizeof(value));
-  return value;
-}
-
-// The last, incomplete vector of a segment, filled up with zeros: they have no error and do not widen a
-// range.
-Floats load_tail(const float* from, size_t count) {
-  Floats value{};
-  std::memcpy(&value, from, count * sizeof(float));
-  return value;
-}
-
-Floats splat(float value) {
-  return Floats{value, value, value, value};
-}
-
-// body(vector) for all of `values`.
-template <class Body>
-void for_vectors(std::span<const float> values, const Body& body) {
-  size_t i = 0;
-  for (; i + kWidth <= values.size(); i += kWidth) body(i, load(values.data() + i));
-  if (i < values.size()) body(i, load_tail(values.data() + i, values.size() - i));
-}
-
-float sum(const Floats& x) {
-  return (x[0] + x[1]) + (x[2] + x[3]);
-}
-float largest(const Floats& x) {
-  return std::max(std::max(x[0], x[1]), std::max(x[2], x[3]));
-}
+using namespace vectors;
 
 [[noreturn]] void throw_not_finite(std::span<const float> values, int64_t first) {
   for (size_t i = 0; i < values.size(); ++i) {
@@ -62,140 +26,6 @@ float largest(const Floats& x) {
   }
   throw_error(ErrorCode::Internal, "a value that is not finite has vanished");
 }
-
-struct Affine {
-  float scale = 0;
-  int zero_point = 0;  // subtracted from codes
-};
-
-struct CodeRange {
-  int min;
-  int max;
-};
-
-// A segment is what shares one scale (or a row's part of it).
-class SegmentQuantizer {
- public:
-  explicit SegmentQuantizer(const QuantizeOptions& options)
-      : options_(options), bits_(bit_width(options.scheme.code)) {
-    const int half = 1 << (bits_ - 1);
-    const bool is_signed = is_signed_integer(options.scheme.code);
-    // Symmetric unsigned codes have the zero point in the middle.
-    middle_ = is_signed ? 0 : half;
-    range_ = options.scheme.symmetric ? CodeRange{-half, half - 1} : CodeRange{0, 2 * half - 1};
-    if (!options.scheme.symmetric && is_signed) offset_ = -half;
-  }
-
-  // Picks the scale for values of that range; `values` decide between the symmetric variants.
-  Affine choose(std::span<const float> values, const ValueRange& range) const {
-    if (!options_.scheme.symmetric) return asymmetric(range);
-    const Affine restricted{rounded(std::max(range.max, -range.min) / static_cast<float>(range_.max)),
-                            middle_};
-    if (options_.range == SymmetricRange::Restricted) return restricted;
-    const float largest = range.max > -range.min ? range.max : range.min;
-    const Affine full{rounded(largest / static_cast<float>(range_.min)), middle_};
-    if (options_.range == SymmetricRange::Full || values.empty()) return full;
-    return noise(values, full) < noise(values, restricted) ? full : restricted;
-  }
-
-  // Codes as they are stored, one a byte; returns the error. `codes` has room for a whole last vector.
-  QuantizeError encode(std::span<const float> values, const Affine& affine, int32_t* codes) const {
-    const Rounding rounding(*this, affine);
-    const Ints zero = Ints{} + affine.zero_point;
-    ErrorSums sums;
-    for_vectors(values, [&](size_t i, const Floats& value) {
-      const Floats rounded = rounding(value);
-      const Ints code = __builtin_convertvector(rounded, Ints) + zero;
-      std::memcpy(codes + i, &code, sizeof(code));
-      sums.add(value, value - rounded * splat(affine.scale));
-    });
-    return sums.total();
-  }
-
-  int bits() const { return bits_; }
-
- private:
-  // Value to code minus zero point, as a float.
-  struct Rounding {
-    Floats divisor;
-    Floats low;
-    Floats high;
-
-    Rounding(const SegmentQuantizer& owner, const Affine& affine) {
-      const CodeRange limits = owner.limits_of(affine);
-      low = splat(static_cast<float>(limits.min));
-      high = splat(static_cast<float>(limits.max));
-      // 0 / 0 for a range of zeros would be NaN.
-      divisor = splat(affine.scale == 0 ? 1.0F : affine.scale);
-    }
-
-    // Adding and subtracting 1.5 * 2^23 rounds |x| < 2^22 to the nearest integer, halves to even, in the
-    // default rounding mode.
-    Floats operator()(const Floats& value) const {
-      const Floats round = splat(12582912.0F);
-      Floats x = value / divisor;
-      x = x < low ? low : x;
-      x = x > high ? high : x;
-      return (x + round) - round;
-    }
-  };
-
-  struct ErrorSums {
-    Floats signal{};
-    Floats noise{};
-    Floats worst{};
-
-    void add(const Floats& value, const Floats& error) {
-      const Floats magnitude = error < 0 ? -error : error;
-      signal += value * value;
-      noise += error * error;
-      worst = magnitude > worst ? magnitude : worst;
-    }
-    QuantizeError total() const {
-      return {static_cast<double>(sum(signal)), static_cast<double>(sum(noise)), largest(worst)};
-    }
-  };
-
-  // The codes minus the zero point.
-  CodeRange limits_of(const Affine& affine) const {
-    if (options_.scheme.symmetric) return range_;
-    return {range_.min + offset_ - affine.zero_point, range_.max + offset_ - affine.zero_point};
-  }
-
-  Affine asymmetric(const ValueRange& range) const {
-    const float steps = static_cast<float>(range_.max);
-    // Halved, so that the difference of two huge values is finite.
-    const float scale = rounded((range.max * 0.5F - range.min * 0.5F) / (steps * 0.5F));
-    if (scale == 0) return {0, offset_};
-    const float zero = std::clamp(std::nearbyint(-range.min / scale), 0.0F, steps);
-    return {scale, static_cast<int>(zero) + offset_};
-  }
-
-  float rounded(float scale) const {
-    if (options_.scale_dtype != DType::F16) return scale;
-    const float half = f16_to_f32(f32_to_f16(scale));
-    if (std::isinf(half)) {
-      throw_error(ErrorCode::BadData, "the scale ", scale, " overflows f16 (65504); use f32 scales");
-    }
-    return half;
-  }
-
-  float noise(std::span<const float> values, const Affine& affine) const {
-    const Rounding rounding(*this, affine);
-    Floats total{};
-    for_vectors(values, [&](size_t, const Floats& value) {
-      const Floats error = value - rounding(value) * splat(affine.scale);
-      total += error * error;
-    });
-    return sum(total);
-  }
-
-  const QuantizeOptions& options_;
-  int bits_;
-  int middle_ = 0;
-  int offset_ = 0;  // what asymmetric signed codes are moved by
-  CodeRange range_{};
-};
 
 void put_scale(Tensor& scales, int64_t i, float scale) {
   if (scales.dtype() == DType::F32) {
@@ -253,6 +83,7 @@ class RowsQuantizer {
                  ? std::min(scheme.group_size, std::max<int64_t>(cols, 1))
                  : cols;
     result_.scheme = scheme;
+    stored_bits_ = bit_width(scheme.code);
     result_.codes = Tensor::zeros(scheme.code, {rows_, cols_});
     const Shape shape = scales_shape(scheme, rows_, cols_);
     result_.scales = Tensor::zeros(options.scale_dtype, shape);
@@ -280,7 +111,7 @@ class RowsQuantizer {
       put_scale(result_.scales, static_cast<int64_t>(i), affines_[i].scale);
       if (result_.zero_points.defined()) {
         const int32_t code = affines_[i].zero_point;
-        put_codes(result_.zero_points.mutable_bytes(), segment_.bits(), static_cast<int64_t>(i), {&code, 1});
+        put_codes(result_.zero_points.mutable_bytes(), stored_bits_, static_cast<int64_t>(i), {&code, 1});
       }
     }
     // Summed row after row: the same whatever the number of threads.
@@ -303,14 +134,18 @@ class RowsQuantizer {
       Affine& affine = affines_[static_cast<size_t>(whole ? 0 : row * groups + g)];
       if (!whole) affine = choose(part, range, row, g);
       error.add(segment_.encode(part, affine, codes.data()));
-      put_codes(code_bytes_, segment_.bits(), start, {codes.data(), static_cast<size_t>(count)});
+      put_codes(code_bytes_, stored_bits_, start, {codes.data(), static_cast<size_t>(count)});
     }
     return error;
   }
 
   Affine choose(std::span<const float> part, const ValueRange& range, int64_t row, int64_t group) const {
     try {
-      return segment_.choose(part, range);
+      const std::span<const float> importance = options_.importance;
+      return segment_.choose(part, range,
+                             importance.empty()
+                                 ? importance
+                                 : importance.subspan(static_cast<size_t>(group * group_), part.size()));
     } catch (Error& error) {
       throw error.add_context(concat("quantizing row ", first_row_ + row, " from column ", group * group_));
     }
@@ -323,6 +158,7 @@ class RowsQuantizer {
   SegmentQuantizer segment_;
   int64_t rows_ = 0;
   int64_t group_ = 0;
+  int stored_bits_ = 8;
   QuantizedTensor result_;
   std::vector<Affine> affines_;
   std::byte* code_bytes_ = nullptr;
@@ -364,9 +200,18 @@ ValueRange range_of(std::span<const float> values, int64_t first) {
 void check_quantizable(const QuantizeOptions& options) {
   const QuantScheme& scheme = options.scheme;
   const DType code = scheme.code;
-  if (code != DType::I8 && code != DType::U8 && code != DType::I4 && code != DType::U4) {
-    throw_error(ErrorCode::Unsupported, "rounding to ", to_string(code),
-                " codes; int8, uint8, int4 and uint4 are known");
+  const bool bytes = code == DType::I8 || code == DType::U8;
+  const bool nibbles = code == DType::I4 || code == DType::U4;
+  const bool floats = code == DType::F8E4M3 || code == DType::F8E5M2;
+  const int bits = scheme.code_bits();
+  const bool known =
+      (bytes && bits == 8) || (nibbles && bits >= 2 && bits <= 4) || (floats && scheme.bits == 0);
+  if (!known) {
+    throw_error(ErrorCode::Unsupported, "rounding to ", to_string(code), " codes of ", bits,
+                " bits; int8, uint8, int4 and uint4, those of 3 and 2 bits, f8e4m3 and f8e5m2 are known");
+  }
+  if (floats && !scheme.symmetric) {
+    throw_error(ErrorCode::InvalidArgument, "8-bit floats have no zero points; ask for symmetric");
   }
   if (options.scale_dtype != DType::F32 && options.scale_dtype != DType::F16) {
     throw_error(ErrorCode::Unsupported, "scales of dtype ", to_string(options.scale_dtype),
@@ -382,11 +227,26 @@ void check_quantizable(const QuantizeOptions& options) {
   if (scheme.granularity == Granularity::Group && scheme.group_size < 1) {
     throw_error(ErrorCode::InvalidArgument, "the group size must be 1 or more, not ", scheme.group_size);
   }
+  const bool searches = options.method != ScaleMethod::Range || options.clip.kind != ClipKind::None;
+  if (searches && scheme.granularity == Granularity::Tensor) {
+    throw_error(ErrorCode::Unsupported,
+                "one scale for a whole tensor is taken from its range alone; clipping and least squares need "
+                "scales per channel or group");
+  }
+  if (options.clip.kind == ClipKind::Percentile &&
+      !(options.clip.percentile > 50 && options.clip.percentile <= 100)) {
+    throw_error(ErrorCode::InvalidArgument,
+                "the percentile of clipping must lie above 50 and up to 100, not ", options.clip.percentile);
+  }
 }
 
 QuantizedTensor quantize_rows(std::span<const float> values, int64_t cols, const QuantizeOptions& options,
                               const ValueRange& tensor_range, QuantizeError* error, int64_t first_row) {
   check_quantizable(options);
+  if (!options.importance.empty() && static_cast<int64_t>(options.importance.size()) != cols) {
+    throw_error(ErrorCode::InvalidArgument, "importance of ", options.importance.size(),
+                " inputs for a weight that has ", cols);
+  }
   return RowsQuantizer(values, cols, options, first_row).run(tensor_range, error);
 }
 

@@ -60,7 +60,7 @@ Shape scale_shape(const Shape& shape, const QuantScheme& scheme) {
 std::string to_string(const QuantScheme& scheme) {
   std::string text;
   if (is_integer(scheme.code)) {
-    text = concat(is_signed_integer(scheme.code) ? "int" : "uint", bit_width(scheme.code));
+    text = concat(is_signed_integer(scheme.code) ? "int" : "uint", scheme.code_bits());
   } else {
     text = to_string(scheme.code);
   }
@@ -81,6 +81,11 @@ void QuantizedTensor::check() const {
   if (codes.dtype() != scheme.code) {
     throw_error(ErrorCode::InvalidModel, "quantized codes are ", to_string(codes.dtype()),
                 ", the scheme says ", to_string(scheme.code));
+  }
+  if (scheme.bits != 0 &&
+      (!is_integer(scheme.code) || scheme.bits < 2 || scheme.bits > bit_width(scheme.code))) {
+    throw_error(ErrorCode::InvalidModel, "codes of ", scheme.bits, " bits stored as ",
+                to_string(scheme.code));
   }
   if (scheme.granularity != QuantScheme::Granularity::Tensor && (scheme.axis < 0 || scheme.axis >= rank)) {
     throw_error(ErrorCode::InvalidModel, "quantization axis ", scheme.axis, " of a tensor of rank ", rank);
@@ -108,7 +113,7 @@ Tensor dequantize(const QuantizedTensor& tensor) {
   tensor.check();
   const ScaleIndex scale_index(tensor.shape(), tensor.scheme);
   const bool is_unsigned = is_integer(tensor.scheme.code) && !is_signed_integer(tensor.scheme.code);
-  const double middle = is_unsigned ? static_cast<double>(1 << (bit_width(tensor.scheme.code) - 1)) : 0.0;
+  const double middle = is_unsigned ? static_cast<double>(1 << (tensor.scheme.code_bits() - 1)) : 0.0;
   Tensor out = Tensor::zeros(DType::F32, tensor.shape());
   const std::span<float> values = out.mutable_data<float>();
   for (int64_t i = 0; i < out.size(); ++i) {

@@ -18,6 +18,11 @@ struct QuantScheme {
   enum class Granularity { Tensor, Channel, Group } granularity = Granularity::Channel;
   int axis = 0;            // Channel: the axis with one scale per index. Group: the axis cut into groups.
   int64_t group_size = 0;  // Group only; the last group of an axis may be shorter
+  // Of integer codes, where those are fewer than the dtype's: 3 or 2 in I4 or U4, of which then just the
+  // values -4..3, 0..7 and so on occur. 0: those of the dtype.
+  int bits = 0;
+
+  int code_bits() const { return bits != 0 ? bits : bit_width(code); }
 
   bool operator==(const QuantScheme&) const = default;
 };

@@ -1,5 +1,7 @@
 #include "ir/weight_ops.h"
 
+#include <algorithm>
+
 namespace quern {
 namespace {
 
@@ -29,6 +31,10 @@ std::string name_of(SymmetricRange range) {
   return "?";
 }
 
+std::string name_of(ScaleMethod method) {
+  return to_string(method);
+}
+
 // The one of `all` that has the name of the attribute.
 template <class T>
 T named(const Node& node, const std::string& attribute, const std::string& fallback,
@@ -55,6 +61,10 @@ Attributes to_attributes(const QuantizeOptions& options) {
                            {"scales", std::string(to_string(options.scale_dtype))}};
   if (scheme.granularity == Granularity::Group) attributes["group_size"] = scheme.group_size;
   if (scheme.symmetric) attributes["range"] = name_of(options.range);
+  // What is usual is not written down, so that the nodes of older recipes stay as they were.
+  if (scheme.bits != 0) attributes["bits"] = int64_t{scheme.bits};
+  if (options.method != ScaleMethod::Range) attributes["method"] = to_string(options.method);
+  if (options.clip.kind != ClipKind::None) attributes["clip"] = to_string(options.clip);
   return attributes;
 }
 
@@ -70,7 +80,13 @@ QuantizeOptions quantize_options(const Node& node) {
   options.scale_dtype = dtype_attribute(node, "scales", "f32");
   options.range =
       named(node, "range", "best", {SymmetricRange::Restricted, SymmetricRange::Full, SymmetricRange::Best});
-  with_context("reading " + describe(node), [&] { check_quantizable(options); });
+  options.method = named(node, "method", "rtn",
+                         {ScaleMethod::Range, ScaleMethod::LeastSquares, ScaleMethod::HalfQuadratic});
+  with_context("reading " + describe(node), [&] {
+    scheme.bits = static_cast<int>(std::clamp<int64_t>(node.int_attribute("bits", 0), -1, 64));
+    options.clip = parse_clip_rule(node.string_attribute("clip", "none"));
+    check_quantizable(options);
+  });
   return options;
 }
 

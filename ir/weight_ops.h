@@ -13,11 +13,11 @@
 namespace quern {
 
 // The attributes of a QuantizeWeight with these options: code, symmetric, granularity, group_size, scales,
-// range.
+// range; bits, method and clip where they are not the usual ones. Importance is the node's second input.
 Attributes to_attributes(const QuantizeOptions& options);
 
-// The options of a QuantizeWeight. Throws Error{InvalidModel} naming the node where an attribute makes no
-// sense.
+// The options of a QuantizeWeight, without importance. Throws Error{InvalidModel} naming the node where an
+// attribute makes no sense.
 QuantizeOptions quantize_options(const Node& node);
 
 }  // namespace quern

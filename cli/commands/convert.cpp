@@ -10,6 +10,7 @@
 #include "formats/onnx/export.h"
 #include "passes/canonicalize/to_decoder.h"
 #include "passes/compile.h"
+#include "passes/quantize/weight_settings.h"
 
 namespace quern::cli {
 namespace {
@@ -22,12 +23,15 @@ void declare(OptionSet& options) {
       .text("output,o", "FILE.quern", "where to write the artifact (required)")
       .text("tokenizer", "FILE", "tokenizer to put in; default: tokenizer.json beside the model")
       .section("Weights")
-      .choice("weights", {"fp32", "fp16", "bf16", "int8", "int4", "keep"}, "what weights become", "int8")
+      .choice("weights", passes::WeightSettings::weight_choices(), "what weights become", "int8")
       .flag("symmetric", "scales alone (default)")
       .flag("asymmetric", "scales and zero points")
       .choice("granularity", {"tensor", "channel", "group"},
-              "which weights share a scale; default: channel for int8, group for int4")
-      .choice("group-size", {"32", "64", "128"}, "weights of a group", "32")
+              "which weights share a scale; default: channel for 8 bits, group for fewer")
+      .choice("group-size", {"16", "32", "64", "128", "256"}, "weights of a group", "32")
+      .choice("method", passes::WeightSettings::method_choices(),
+              "how scales are found: rtn, from the range; lsq, by least squares; hqq, half-quadratic", "rtn")
+      .text("clip", "RULE", "cut off outliers first: none, percentile:99.9, mse, kl", "none")
       .texts("override", "REGEX=SETTINGS",
              "other settings for the tensors whose name in the model matches, such as "
              "'lm_head=int8' or 'down_proj=int4,asymmetric,group-size:64'")
@@ -89,6 +93,8 @@ passes::Recipe recipe_of(const Arguments& arguments) {
   }
   json weights = {{"weights", arguments.text_of("weights")}, {"symmetric", !arguments.flag("asymmetric")}};
   weights["group-size"] = *parse_integer(arguments.text_of("group-size"));
+  if (arguments.given("method")) weights["method"] = arguments.text_of("method");
+  if (arguments.given("clip")) weights["clip"] = arguments.text_of("clip");
   if (const auto granularity = arguments.text("granularity")) weights["granularity"] = *granularity;
   json overrides = json::array();
   for (const std::string& text : arguments.list("override")) overrides.push_back(parse_override(text));

@@ -74,6 +74,7 @@ proto::Scheme encode_scheme(const QuantScheme& scheme) {
   }
   out.set_axis(scheme.axis);
   out.set_group_size(scheme.group_size);
+  if (scheme.bits != 0) out.set_bits(scheme.bits);
   return out;
 }
 
@@ -94,6 +95,7 @@ QuantScheme decode_scheme(const proto::Scheme& scheme) {
   }
   out.axis = scheme.axis();
   out.group_size = scheme.group_size();
+  out.bits = scheme.bits();
   return out;
 }
 

@@ -59,8 +59,8 @@ void infer_select_rows(InferContext& context) {
   context.set_output(0, context.dtype(0), shape);
 }
 
-// QuantizeWeight(weight [N, K]) and PackWeight(weight [N, K]) -> the same matrix as a quantized or packed
-// constant, which is f32 to everyone who uses it.
+// QuantizeWeight(weight [N, K], importance? [K]) and PackWeight(weight [N, K]) -> the same matrix as a
+// quantized or packed constant, which is f32 to everyone who uses it.
 void infer_weight(InferContext& context) {
   if (context.shape(0) && context.shape(0)->size() != 2) context.fail("the weight must have rank 2");
   context.set_output(0, DType::F32, context.shape(0));
@@ -94,9 +94,9 @@ void register_quern_schemas(SchemaTable& table) {
              .max_inputs = 5,
              .required_attributes = {"layer", "heads", "head_size"},
              .infer = infer_cached_attention});
-  for (const char* op : {"QuantizeWeight", "PackWeight"}) {
-    table.add({.domain = domain, .op = op, .min_inputs = 1, .max_inputs = 1, .infer = infer_weight});
-  }
+  table.add(
+      {.domain = domain, .op = "QuantizeWeight", .min_inputs = 1, .max_inputs = 2, .infer = infer_weight});
+  table.add({.domain = domain, .op = "PackWeight", .min_inputs = 1, .max_inputs = 1, .infer = infer_weight});
   table.add(
       {.domain = domain, .op = "SelectRows", .min_inputs = 1, .max_inputs = 1, .infer = infer_select_rows});
 }

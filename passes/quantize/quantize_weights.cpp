@@ -19,7 +19,7 @@ int64_t onnx_dtype(DType dtype) {
 
 // The node that turns the weight into what is wanted; null where it is that already.
 Node* add_conversion(Rewriter& rewriter, const WeightSite& site, const WeightSettings& settings) {
-  if (settings.is_integer()) {
+  if (settings.is_quantized()) {
     return rewriter.add_node({.op = "QuantizeWeight",
                               .domain = std::string(kQuernDomain),
                               .inputs = {site.value},
@@ -41,7 +41,7 @@ QuantizeWeights::QuantizeWeights() : Pass("quantize-weights", "decide the number
   option("symmetric", &defaults_.symmetric,
          "Integers without zero points; otherwise with one for each scale.");
   option("granularity", &defaults_.granularity,
-         "What shares a scale; 'auto' is 'channel' for int8 and 'group' for int4.",
+         "What shares a scale; 'auto' is 'channel' for 8 bits and 'group' for fewer.",
          {"auto", "tensor", "channel", "group"});
   option("group-size", &defaults_.group_size,
          "Consecutive inputs that share a scale, with granularity 'group'.");
@@ -52,8 +52,12 @@ QuantizeWeights::QuantizeWeights() : Pass("quantize-weights", "decide the number
       "Symmetric codes from -(2^(b-1)-1) (restricted) or from -2^(b-1) with scales of either sign (full), or "
       "whichever errs less for each scale.",
       {"best", "full", "restricted"});
-  option("method", &defaults_.method, "How codes are found: 'rtn' rounds to nearest.", {"rtn"});
-  option("clip", &defaults_.clip, "How outliers are cut off before the range is taken.", {"none"});
+  option("method", &defaults_.method,
+         "How scales are found: 'rtn' from the range, 'lsq' by least squares, 'hqq' by half-quadratic "
+         "optimization.",
+         WeightSettings::method_choices());
+  option("clip", &defaults_.clip,
+         "How outliers are cut off before the range is taken: none, percentile:P, mse, or kl.");
   option("embeddings", &embeddings_,
          "The number format of embedding tables, those tied to the head included.", same_or);
   option("overrides", &overrides_,

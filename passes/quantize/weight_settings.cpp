@@ -20,8 +20,8 @@ OptionTable table_of(WeightSettings& settings) {
   table.add("group-size", &settings.group_size, "");
   table.add("scales", &settings.scales, "", {"auto", "f32", "f16"});
   table.add("range", &settings.range, "", {"best", "full", "restricted"});
-  table.add("method", &settings.method, "", {"rtn"});
-  table.add("clip", &settings.clip, "", {"none"});
+  table.add("method", &settings.method, "", WeightSettings::method_choices());
+  table.add("clip", &settings.clip, "");
   return table;
 }
 
@@ -49,7 +49,13 @@ std::string without_operators(const std::string& pattern) {
 }  // namespace
 
 const std::vector<std::string>& WeightSettings::weight_choices() {
-  static const std::vector<std::string> choices = {"fp32", "fp16", "bf16", "int8", "int4", "keep"};
+  static const std::vector<std::string> choices = {"fp32", "fp16", "bf16", "fp8-e4m3", "fp8-e5m2",
+                                                   "int8", "int4", "int3", "int2",     "keep"};
+  return choices;
+}
+
+const std::vector<std::string>& WeightSettings::method_choices() {
+  static const std::vector<std::string> choices = {"rtn", "lsq", "hqq"};
   return choices;
 }
 
@@ -63,10 +69,17 @@ std::optional<DType> WeightSettings::float_dtype() const {
 QuantizeOptions WeightSettings::quantize_options() const {
   QuantizeOptions options;
   QuantScheme& scheme = options.scheme;
-  const bool four_bits = weights == "int4";
   scheme.symmetric = symmetric;
-  scheme.code = four_bits ? (symmetric ? DType::I4 : DType::U4) : (symmetric ? DType::I8 : DType::U8);
-  const std::string unit = granularity != "auto" ? granularity : four_bits ? "group" : "channel";
+  const bool few_bits = weights == "int4" || weights == "int3" || weights == "int2";
+  if (few_bits) {
+    scheme.code = symmetric ? DType::I4 : DType::U4;
+    scheme.bits = weights == "int4" ? 0 : weights == "int3" ? 3 : 2;
+  } else if (weights == "int8") {
+    scheme.code = symmetric ? DType::I8 : DType::U8;
+  } else {
+    scheme.code = weights == "fp8-e4m3" ? DType::F8E4M3 : DType::F8E5M2;
+  }
+  const std::string unit = granularity != "auto" ? granularity : few_bits ? "group" : "channel";
   scheme.granularity = unit == "tensor"    ? Granularity::Tensor
                        : unit == "channel" ? Granularity::Channel
                                            : Granularity::Group;
@@ -77,6 +90,10 @@ QuantizeOptions WeightSettings::quantize_options() const {
   options.range = range == "full"   ? SymmetricRange::Full
                   : range == "best" ? SymmetricRange::Best
                                     : SymmetricRange::Restricted;
+  options.method = method == "lsq"   ? ScaleMethod::LeastSquares
+                   : method == "hqq" ? ScaleMethod::HalfQuadratic
+                                     : ScaleMethod::Range;
+  options.clip = parse_clip_rule(clip);
   check_quantizable(options);
   return options;
 }

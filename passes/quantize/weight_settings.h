@@ -14,20 +14,22 @@ namespace quern::passes {
 
 // The options of quantize-weights as they apply to one weight; their text is what recipes and flags say.
 struct WeightSettings {
-  std::string weights = "int8";  // fp32, fp16, bf16, int8, int4, keep
+  std::string weights = "int8";  // one of weight_choices()
   bool symmetric = true;
-  std::string granularity = "auto";  // tensor, channel, group; auto: channel for int8, group for int4
+  std::string granularity = "auto";  // tensor, channel, group; auto: channel for 8 bits, group for fewer
   int64_t group_size = 32;
   std::string scales = "auto";  // f32, f16; auto: f16 for groups, f32 otherwise
   std::string range = "best";   // best, full, restricted: of symmetric codes
-  std::string method = "rtn";
-  std::string clip = "none";
+  std::string method = "rtn";   // one of method_choices()
+  std::string clip = "none";    // see parse_clip_rule()
 
   static const std::vector<std::string>& weight_choices();
-  bool is_integer() const { return weights == "int8" || weights == "int4"; }
-  // The element type of weights that are no integers; nothing for "keep".
+  static const std::vector<std::string>& method_choices();
+  // To codes with scales: integers, and floats of 8 bits.
+  bool is_quantized() const { return weights.starts_with("int") || weights.starts_with("fp8"); }
+  // The element type of weights that are not quantized; nothing for "keep".
   std::optional<DType> float_dtype() const;
-  // Of integers. Throws Error{InvalidArgument} for a group size below 1.
+  // Of those that are quantized. Throws Error{InvalidArgument} for a group size below 1.
   QuantizeOptions quantize_options() const;
 };
 

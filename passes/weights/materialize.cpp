@@ -35,6 +35,7 @@ Constant evaluate_whole(const Value& value) {
 struct Decision {
   bool pack = false;
   std::optional<QuantizeOptions> quantize;
+  std::vector<float> importance;  // what quantize->importance shows
   const Value* source = nullptr;
 };
 
@@ -49,8 +50,15 @@ Decision read_decision(const Value& value) {
     decision.source = decision.source->producer()->input(0);
   }
   if (made_by("QuantizeWeight")) {
-    decision.quantize = quantize_options(*decision.source->producer());
-    decision.source = decision.source->producer()->input(0);
+    const Node& node = *decision.source->producer();
+    decision.quantize = quantize_options(node);
+    if (const Value* importance = node.input(1)) {
+      if (importance->tensor() == nullptr) {
+        throw_error(ErrorCode::InvalidModel, describe(node), ": the importance is no constant");
+      }
+      decision.importance = importance->tensor()->to_floats();
+    }
+    decision.source = node.input(0);
   }
   return decision;
 }
@@ -220,7 +228,8 @@ nlohmann::json to_json(const WeightResult& result) {
 
 Constant materialize(const Value& value, WeightResult* result) {
   if (value.is_constant()) return *value.constant();
-  const Decision decision = read_decision(value);
+  Decision decision = read_decision(value);
+  if (decision.quantize) decision.quantize->importance = decision.importance;
   const std::string name = weight_name(value);
   return with_context("computing weight '" + name + "'", [&] {
     std::optional<WeightView> view = WeightView::of(*decision.source);

@@ -42,10 +42,10 @@ const PackedTensor& CompileContext::weight(const Node& node, const Value& value)
   const auto found = packed.find(&value);
   if (found != packed.end()) return *found->second;
   plan.weights.push_back(with_context(concat("packing '", value.name(), "' for ", describe(node)), [&] {
-    if (const PackedTensor* ready = value.packed()) return *ready;
+    if (const PackedTensor* ready = value.packed()) return widen(*ready);
     if (const QuantizedTensor* quantized = value.quantized()) {
       try {
-        return pack(*quantized);
+        return widen(pack(*quantized));
       } catch (const Error& error) {
         // Schemes without kernels of their own compute on their values.
         if (error.code() != ErrorCode::Unsupported) throw;

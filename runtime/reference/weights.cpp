@@ -69,7 +69,11 @@ void run_embedding(KernelContext& context) {
 }
 
 void run_quantize_weight(KernelContext& context) {
-  context.set_output(0, quantize(context.input(0), quantize_options(context.node())));
+  QuantizeOptions options = quantize_options(context.node());
+  std::vector<float> importance;
+  if (const Tensor* given = context.optional_input(1)) importance = given->to_floats();
+  options.importance = importance;
+  context.set_output(0, quantize(context.input(0), options));
 }
 
 void run_pack_weight(KernelContext& context) {

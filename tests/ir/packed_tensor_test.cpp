@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <cmath>
 #include <random>
 
 #include "ir/float_types.h"
@@ -27,7 +28,16 @@ QuantizedTensor random_quantized(int64_t n, int64_t k, const QuantScheme& scheme
   QuantizedTensor out;
   out.scheme = scheme;
   out.codes = Tensor::zeros(scheme.code, {n, k});
-  for (int64_t i = 0; i < out.codes.size(); ++i) out.codes.set_int(i, static_cast<int64_t>(random()));
+  const int64_t levels = int64_t{1} << scheme.code_bits();
+  const int64_t least = is_signed_integer(scheme.code) ? -levels / 2 : 0;
+  const auto any_code = [&] { return static_cast<int64_t>(random()) % levels + least; };
+  for (int64_t i = 0; i < out.codes.size(); ++i) {
+    if (is_integer(scheme.code)) {
+      out.codes.set_int(i, any_code());
+    } else {
+      out.codes.set(i, std::normal_distribution<double>(0, 3)(random));
+    }
+  }
   Shape shape;
   if (scheme.granularity == Granularity::Channel) shape = {n};
   if (scheme.granularity == Granularity::Group) shape = {n, (k + scheme.group_size - 1) / scheme.group_size};
@@ -37,8 +47,7 @@ QuantizedTensor random_quantized(int64_t n, int64_t k, const QuantScheme& scheme
   }
   if (!scheme.symmetric) {
     out.zero_points = Tensor::zeros(scheme.code, shape);
-    for (int64_t i = 0; i < out.zero_points.size(); ++i)
-      out.zero_points.set_int(i, static_cast<int64_t>(random()));
+    for (int64_t i = 0; i < out.zero_points.size(); ++i) out.zero_points.set_int(i, any_code());
   }
   return out;
 }
@@ -52,6 +61,18 @@ std::vector<QuantScheme> schemes() {
       for (const int64_t group : {16, 32, 48, 128})
         out.push_back({code, symmetric, Granularity::Group, 1, group});
     }
+  }
+  for (const int bits : {3, 2}) {
+    for (const DType code : {DType::I4, DType::U4}) {
+      for (const bool symmetric : {true, false}) {
+        out.push_back({code, symmetric, Granularity::Channel, 0, 0, bits});
+        out.push_back({code, symmetric, Granularity::Group, 1, 32, bits});
+      }
+    }
+  }
+  for (const DType code : {DType::F8E4M3, DType::F8E5M2}) {
+    out.push_back({code, true, Granularity::Channel, 0, 0});
+    out.push_back({code, true, Granularity::Group, 1, 48});
   }
   return out;
 }
@@ -135,6 +156,35 @@ TEST(PackedTensor, TilesPackedApartAreTilesPackedTogether) {
   EXPECT_THROW(pack_tiles(spec, weight, 0, 2, bytes), Error);
 }
 
+TEST(PackedTensor, WideningKeepsEveryNumber) {
+  int widened = 0;
+  for (const QuantScheme& scheme : schemes()) {
+    for (const Shape& shape : kShapes) {
+      const PackedTensor packed = pack(random_quantized(shape[0], shape[1], scheme, DType::F16, 7));
+      const PackedTensor wide = widen(packed);
+      EXPECT_TRUE(wide.spec().has_kernels());
+      EXPECT_EQ(wide.dequantize().to_floats(), packed.dequantize().to_floats())
+          << to_string(scheme) << " " << to_string(shape);
+      if (packed.spec().has_kernels()) {
+        EXPECT_EQ(wide.data(), packed.data()) << "copied for nothing";
+      } else {
+        ++widened;
+      }
+    }
+  }
+  EXPECT_GT(widened, 0);
+}
+
+TEST(PackedTensor, EightBitFloatsWithPowersOfTwoWidenToBf16) {
+  QuantizedTensor weight =
+      random_quantized(20, 40, {DType::F8E4M3, true, Granularity::Channel, 0, 0}, DType::F32, 8);
+  EXPECT_EQ(widen(pack(weight)).spec().layout, PackedLayout::F32Tile16);
+  for (int64_t i = 0; i < weight.scales.size(); ++i)
+    weight.scales.set(i, std::ldexp(1.0, static_cast<int>(i) - 10));
+  EXPECT_EQ(widen(pack(weight)).spec().layout, PackedLayout::BF16PairTile16);
+  EXPECT_EQ(widen(pack(weight)).dequantize().to_floats(), dequantize(weight).to_floats());
+}
+
 TEST(PackedTensor, LargeWeightsPackOnSeveralThreads) {
   const Tensor weight = random_floats({1024, 1030}, DType::F32, 6);
   EXPECT_TRUE(identical(unpack(pack(weight)), weight));
@@ -144,6 +194,10 @@ TEST(PackedTensor, CountsItsBits) {
   const QuantScheme scheme{DType::I4, true, Granularity::Group, 1, 32};
   EXPECT_DOUBLE_EQ(PackedSpec::for_quantized({256, 1024}, scheme, DType::F16).bits_per_weight(), 4.5);
   EXPECT_DOUBLE_EQ(PackedSpec::for_float({256, 1024}, DType::BF16).bits_per_weight(), 16.0);
+  const QuantScheme three{DType::I4, true, Granularity::Group, 1, 64, 3};
+  EXPECT_DOUBLE_EQ(PackedSpec::for_quantized({256, 1024}, three, DType::F16).bits_per_weight(), 3.25);
+  const QuantScheme two{DType::U4, false, Granularity::Group, 1, 64, 2};
+  EXPECT_DOUBLE_EQ(PackedSpec::for_quantized({256, 1024}, two, DType::F16).bits_per_weight(), 2.375);
 }
 
 TEST(PackedTensor, RefusesWhatHasNoLayout) {

@@ -113,6 +113,12 @@ TEST_F(WeightsTest, EverySettingReachesTheNode) {
   EXPECT_EQ(format_of({{"weights", "int4"}, {"symmetric", false}, {"granularity", "channel"}}),
             "uint4 asymmetric per channel");
   EXPECT_EQ(format_of({{"weights", "int8"}, {"granularity", "tensor"}}), "int8 symmetric per tensor");
+  EXPECT_EQ(format_of({{"weights", "int3"}, {"method", "lsq"}}), "int3 symmetric per group of 32");
+  EXPECT_EQ(format_of({{"weights", "int2"}, {"symmetric", false}, {"clip", "mse"}}),
+            "uint2 asymmetric per group of 32");
+  EXPECT_EQ(format_of({{"weights", "fp8-e4m3"}}), "f8e4m3 symmetric per channel");
+  EXPECT_EQ(format_of({{"weights", "fp8-e5m2"}, {"granularity", "group"}}),
+            "f8e5m2 symmetric per group of 32");
   EXPECT_EQ(format_of({{"weights", "fp16"}}), "f16");
   EXPECT_EQ(format_of({{"weights", "bf16"}}), "bf16");
   EXPECT_EQ(format_of({{"weights", "fp32"}}), "f32");
