@@ -226,6 +226,18 @@ void register_convolution_schemas(SchemaTable& table) {
   for (const char* op : {"GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"}) {
     table.add({.op = op, .min_inputs = 1, .max_inputs = 1, .infer = infer_global_pool});
   }
+  // The quantized ones of ONNX Runtime: codes, scale, zero point, then scale and zero point of the result.
+  table.add({.domain = std::string(kMicrosoftDomain),
+             .op = "QLinearAveragePool",
+             .min_inputs = 4,
+             .max_inputs = 5,
+             .required_attributes = {"kernel_shape"},
+             .infer = infer_pool});
+  table.add({.domain = std::string(kMicrosoftDomain),
+             .op = "QLinearGlobalAveragePool",
+             .min_inputs = 4,
+             .max_inputs = 5,
+             .infer = infer_global_pool});
   table.add({.op = "MaxUnpool",
              .min_inputs = 2,
              .max_inputs = 3,

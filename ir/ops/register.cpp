@@ -23,6 +23,7 @@ void register_all_schemas(SchemaTable& table) {
   register_text_schemas(table);
   register_microsoft_schemas(table);
   register_microsoft_attention_schemas(table);
+  register_microsoft_qlinear_schemas(table);
   register_quern_schemas(table);
 }
 

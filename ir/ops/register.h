@@ -27,6 +27,7 @@ void register_loss_schemas(SchemaTable& table);
 void register_text_schemas(SchemaTable& table);
 void register_microsoft_schemas(SchemaTable& table);
 void register_microsoft_attention_schemas(SchemaTable& table);
+void register_microsoft_qlinear_schemas(SchemaTable& table);
 void register_quern_schemas(SchemaTable& table);
 
 }  // namespace quern

@@ -33,6 +33,7 @@ void register_all(KernelTable& table) {
   register_microsoft_attention(table);
   register_microsoft_multi_head(table);
   register_microsoft_moe(table);
+  register_microsoft_qlinear(table);
 }
 
 }  // namespace quern::runtime::reference
