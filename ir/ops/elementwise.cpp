@@ -20,6 +20,12 @@ std::optional<Dim> modulo(const Dim& a, const Dim& b) {
   return Dim(rest != 0 && (rest < 0) != (b.constant() < 0) ? rest + b.constant() : rest);
 }
 
+// The sign of the dividend, as C's fmod.
+std::optional<Dim> truncated_modulo(const Dim& a, const Dim& b) {
+  if (!a.is_constant() || !b.is_constant() || b.constant() == 0) return std::nullopt;
+  return Dim(b.constant() == -1 ? 0 : a.constant() % b.constant());
+}
+
 std::optional<Dim> known_bool(std::optional<bool> value) {
   return value ? std::optional<Dim>(Dim(*value ? 1 : 0)) : std::nullopt;
 }
@@ -53,7 +59,10 @@ std::optional<Dim> binary(const std::string& op, const Dim& a, const Dim& b) {
 void track_binary(InferContext& context) {
   if (context.input_count() != 2 || is_floating(context.dtype(0))) return;
   const std::string& op = context.node().op();
-  track_elements(context, [&](const Dim& a, const Dim& b) { return binary(op, a, b); });
+  const bool truncating = op == "Mod" && context.node().int_attribute("fmod", 0) != 0;
+  track_elements(context, [&](const Dim& a, const Dim& b) {
+    return truncating ? truncated_modulo(a, b) : binary(op, a, b);
+  });
 }
 
 void infer_arithmetic(InferContext& context) {
@@ -64,6 +73,11 @@ void infer_arithmetic(InferContext& context) {
 void infer_comparison(InferContext& context) {
   infer_broadcast_as(context, DType::Bool);
   track_binary(context);
+}
+
+// Before version 7 only the second input was broadcast.
+void infer_comparison_before_7(InferContext& context) {
+  context.set_output(0, DType::Bool, context.shape(0));
 }
 
 void infer_test(InferContext& context) {
@@ -176,12 +190,14 @@ void register_elementwise_schemas(SchemaTable& table) {
   // Version 7 brought multidirectional broadcasting; the attributes `axis` and `broadcast` before it are
   // gone.
   for (const char* op : {"Add", "Sub", "Mul", "Div", "Pow"}) {
+    table.add({.op = op, .min_inputs = 2, .max_inputs = 2, .infer = infer_first_input});
     table.add({.op = op, .since = 7, .min_inputs = 2, .max_inputs = 2, .infer = infer_arithmetic});
   }
   for (const char* op : {"Mod", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor"}) {
     table.add({.op = op, .min_inputs = 2, .max_inputs = 2, .infer = infer_arithmetic});
   }
   for (const char* op : {"Equal", "Less", "Greater", "And", "Or", "Xor"}) {
+    table.add({.op = op, .min_inputs = 2, .max_inputs = 2, .infer = infer_comparison_before_7});
     table.add({.op = op, .since = 7, .min_inputs = 2, .max_inputs = 2, .infer = infer_comparison});
   }
   for (const char* op : {"LessOrEqual", "GreaterOrEqual"}) {
@@ -191,7 +207,7 @@ void register_elementwise_schemas(SchemaTable& table) {
   for (const char* op : {"Min", "Max", "Sum", "Mean"}) {
     table.add({.op = op, .min_inputs = 1, .max_inputs = kVariadic, .infer = infer_arithmetic});
   }
-  table.add({.op = "PRelu", .since = 7, .min_inputs = 2, .max_inputs = 2, .infer = infer_first_input});
+  table.add({.op = "PRelu", .min_inputs = 2, .max_inputs = 2, .infer = infer_first_input});
   table.add({.op = "Where", .min_inputs = 3, .max_inputs = 3, .infer = infer_where});
   // Bounds: attributes up to version 10, inputs from 11 on.
   table.add({.op = "Clip", .min_inputs = 1, .max_inputs = 3, .infer = infer_clip});

@@ -74,7 +74,7 @@ void register_matmul_schemas(SchemaTable& table) {
              .quantizable = {{.input = 1, .channel_axis = 1, .reduction_axis = 0}}});
   // transB decides which axis of the weight is summed over; passes turn Gemm into Linear before they
   // quantize.
-  table.add({.op = "Gemm", .since = 7, .min_inputs = 2, .max_inputs = 3, .infer = infer_gemm});
+  table.add({.op = "Gemm", .since = 6, .min_inputs = 2, .max_inputs = 3, .infer = infer_gemm});
   table.add({.op = "MatMulInteger", .min_inputs = 2, .max_inputs = 4, .infer = infer_matmul_integer});
   table.add({.op = "QLinearMatMul", .min_inputs = 8, .max_inputs = 8, .infer = infer_qlinear_matmul});
 }

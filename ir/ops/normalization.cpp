@@ -30,7 +30,7 @@ void infer_layer_normalization(InferContext& context) {
 
 void register_normalization_schemas(SchemaTable& table) {
   table.add({.op = "BatchNormalization",
-             .since = 7,
+             .since = 6,
              .min_inputs = 5,
              .max_inputs = 5,
              .max_outputs = 5,

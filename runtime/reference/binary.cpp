@@ -257,16 +257,52 @@ void run_logical(KernelContext& context) {
   run_comparison<Op>(context);
 }
 
+// Before version 7 the attribute `broadcast` stretched B alone, its first dimension standing at `axis` of A,
+// or both aligned at the end. PRelu's slope stood at the channels.
+template <KernelFunction run>
+void run_before_7(KernelContext& context) {
+  const Node& node = context.node();
+  const Tensor& a = context.input(0);
+  Tensor b = context.input(1);
+  const bool is_prelu = node.op() == "PRelu";
+  if (!is_prelu && node.int_attribute("broadcast", 0) == 0 && a.shape() != b.shape()) {
+    context.fail("shapes ", to_string(a.shape()), " and ", to_string(b.shape()),
+                 " differ, and broadcast is 0");
+  }
+  if (is_prelu ? b.rank() == 1 && a.rank() > 1 && b.size() > 1 : node.has_attribute("axis")) {
+    const int64_t axis = normalize_axis(context, is_prelu ? 1 : node.int_attribute("axis", 0), a.rank());
+    Shape shape = b.shape();
+    if (axis + b.rank() > a.rank()) {
+      context.fail("B of shape ", to_string(b.shape()), " does not fit at axis ", axis, " of ",
+                   to_string(a.shape()));
+    }
+    shape.resize(static_cast<size_t>(a.rank() - axis), 1);
+    b = b.reshaped(shape);
+  }
+  if (broadcast_shapes(a.shape(), b.shape()) != a.shape()) {
+    context.fail("B of shape ", to_string(b.shape()), " does not broadcast to ", to_string(a.shape()));
+  }
+  KernelContext inner(node, {a, b}, context.limits());
+  run(inner);
+  context.set_output(0, std::move(inner.take_outputs().front()));
+}
+
+template <KernelFunction run>
+void add_with_legacy(KernelTable& table, std::string_view op) {
+  add_reference(table, {op}, run_before_7<run>);
+  add_reference(table, {op}, run, 7);
+}
+
 }  // namespace
 
 void register_binary(KernelTable& table) {
-  add_reference(table, {"Add"}, run_arithmetic<Add>, 7);
-  add_reference(table, {"Sub"}, run_arithmetic<Sub>, 7);
-  add_reference(table, {"Mul"}, run_arithmetic<Mul>, 7);
-  add_reference(table, {"Div"}, run_arithmetic<Div>, 7);
-  add_reference(table, {"Pow"}, run_pow, 7);
+  add_with_legacy<run_arithmetic<Add>>(table, "Add");
+  add_with_legacy<run_arithmetic<Sub>>(table, "Sub");
+  add_with_legacy<run_arithmetic<Mul>>(table, "Mul");
+  add_with_legacy<run_arithmetic<Div>>(table, "Div");
+  add_with_legacy<run_pow>(table, "Pow");
   add_reference(table, {"Mod"}, run_mod);
-  add_reference(table, {"PRelu"}, run_prelu, 7);
+  add_with_legacy<run_prelu>(table, "PRelu");
   add_reference(table, {"BitShift"}, run_bit_shift);
   add_reference(table, {"BitwiseAnd"}, run_arithmetic<Bitwise<std::bit_and<>>>);
   add_reference(table, {"BitwiseOr"}, run_arithmetic<Bitwise<std::bit_or<>>>);
@@ -275,14 +311,14 @@ void register_binary(KernelTable& table) {
   add_reference(table, {"Min"}, run_variadic<Least>);
   add_reference(table, {"Max"}, run_variadic<Greatest>);
   add_reference(table, {"Mean"}, run_mean);
-  add_reference(table, {"Equal"}, run_comparison<std::equal_to<>>, 7);
-  add_reference(table, {"Less"}, run_comparison<std::less<>>, 7);
-  add_reference(table, {"Greater"}, run_comparison<std::greater<>>, 7);
+  add_with_legacy<run_comparison<std::equal_to<>>>(table, "Equal");
+  add_with_legacy<run_comparison<std::less<>>>(table, "Less");
+  add_with_legacy<run_comparison<std::greater<>>>(table, "Greater");
   add_reference(table, {"LessOrEqual"}, run_comparison<std::less_equal<>>);
   add_reference(table, {"GreaterOrEqual"}, run_comparison<std::greater_equal<>>);
-  add_reference(table, {"And"}, run_logical<Both>, 7);
-  add_reference(table, {"Or"}, run_logical<Either>, 7);
-  add_reference(table, {"Xor"}, run_logical<std::not_equal_to<>>, 7);
+  add_with_legacy<run_logical<Both>>(table, "And");
+  add_with_legacy<run_logical<Either>>(table, "Or");
+  add_with_legacy<run_logical<std::not_equal_to<>>>(table, "Xor");
 }
 
 }  // namespace quern::runtime::reference

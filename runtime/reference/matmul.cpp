@@ -112,7 +112,7 @@ void run_gemm(KernelContext& context) {
 
 void register_matmul(KernelTable& table) {
   add_reference(table, {"MatMul"}, run_matmul);
-  add_reference(table, {"Gemm"}, run_gemm, 7);
+  add_reference(table, {"Gemm"}, run_gemm, 6);
 }
 
 }  // namespace quern::runtime::reference

@@ -150,6 +150,8 @@ void run_batch_normalization(KernelContext& context) {
   if (x.rank() < 1) context.fail("the input is a scalar");
   const bool training = node.int_attribute("training_mode", 0) != 0;
   if (node.int_attribute("spatial", 1) == 0) context.unsupported("spatial = 0");
+  if (context.opset() < 7 && node.int_attribute("is_test", 0) == 0)
+    context.unsupported("is_test = 0: training");
   if (!training && context.output_count() > 1 && context.wants_output(1))
     context.unsupported("outputs of training");
   const int64_t channels = x.rank() == 1 ? 1 : x.dim(1);
@@ -251,7 +253,7 @@ void register_normalization(KernelTable& table) {
   add_reference(table, {"RMSNormalization", "SimplifiedLayerNormalization"}, run_rms_normalization);
   add_reference(table, {"InstanceNormalization"}, run_instance_normalization);
   add_reference(table, {"GroupNormalization"}, run_group_normalization);
-  add_reference(table, {"BatchNormalization"}, run_batch_normalization, 7);
+  add_reference(table, {"BatchNormalization"}, run_batch_normalization, 6);
   add_reference(table, {"LRN"}, run_lrn);
   add_reference(table, {"MeanVarianceNormalization"}, run_mean_variance_normalization);
 }
