@@ -135,7 +135,7 @@ uint8_t f32_to_narrow(float value, DType dtype, bool saturate) {
   const auto sign = static_cast<uint8_t>(negative ? 1 << (width - 1) : 0);
   const uint8_t max_bits = max_finite_bits(dtype);
   if (dtype == DType::F4E2M1) {
-    if (std::isnan(value)) return max_bits;
+    if (std::isnan(value)) return 0x8;  // it has no NaN: -0, as ONNX's cases have it
     saturate = true;
   }
   if (std::isnan(value)) return nan_bits(dtype, negative);

@@ -185,7 +185,19 @@ void Tensor::check_access(DType wanted, size_t width) const {
               quern::to_string(wanted));
 }
 
+namespace {
+
+// Shapes that come from a file need not fit one another; a kernel that trusts them must not read elsewhere.
+void check_index(int64_t i, const Tensor& tensor) {
+  if (i < 0 || i >= tensor.size()) {
+    throw_error(ErrorCode::Internal, "element ", i, " of a tensor of shape ", to_string(tensor.shape()));
+  }
+}
+
+}  // namespace
+
 double Tensor::at(int64_t i) const {
+  check_index(i, *this);
   switch (dtype_) {
     case DType::F32:
       return load<float>(data_, i);
@@ -211,6 +223,7 @@ double Tensor::at(int64_t i) const {
 }
 
 int64_t Tensor::int_at(int64_t i) const {
+  check_index(i, *this);
   switch (dtype_) {
     case DType::I64:
       return load<int64_t>(data_, i);

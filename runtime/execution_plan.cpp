@@ -21,6 +21,15 @@ std::vector<const Value*> values_read(const Node& node) {
   return values;
 }
 
+// Names are optional in ONNX, those of values are not.
+std::string place(const Node& node) {
+  if (!node.name().empty()) return concat("'", node.name(), "'");
+  for (const Value* output : node.outputs()) {
+    if (output != nullptr) return concat("the node producing '", output->name(), "'");
+  }
+  return "a node without a name";
+}
+
 std::string advice(const Node& node) {
   const KernelTable& table = KernelTable::instance();
   if (!table.knows_domain(node.domain())) {
@@ -121,7 +130,7 @@ void throw_unsupported(const std::vector<const Node*>& nodes) {
     const auto& [domain, op, version] = key;
     text += concat(text.empty() ? "" : "; ", op, " (domain '", domain.empty() ? "ai.onnx" : domain,
                    "', version ", version, ") at ");
-    for (size_t i = 0; i < members.size(); ++i) text += concat(i ? ", " : "", "'", members[i]->name(), "'");
+    for (size_t i = 0; i < members.size(); ++i) text += concat(i ? ", " : "", place(*members[i]));
     text += ": " + advice(*members.front());
   }
   throw_error(ErrorCode::Unsupported, "no kernel for ", nodes.size(),

@@ -71,17 +71,30 @@ class Execution : public SubgraphRunner {
     KernelContext context(node, std::move(inputs), options_.limits, this, options_.decode_step);
     const Kernel& kernel = select_kernel(step.kernels, forced_, context);
     if (options_.on_kernel) options_.on_kernel(node, kernel.implementation);
-    try {
-      kernel.run(context);
-    } catch (const std::bad_alloc&) {
-      throw_error(ErrorCode::OutOfMemory, "no memory left");
-    }
+    run_kernel(kernel, context);
     std::vector<RuntimeValue> outputs = context.take_outputs();
     for (size_t i = 0; i < outputs.size(); ++i) {
       const Value* value = node.outputs()[i];
       if (value == nullptr) continue;
       if (options_.on_value) options_.on_value(*value, outputs[i]);
       frame_.set(value, std::move(outputs[i]));
+    }
+  }
+
+  static void run_kernel(const Kernel& kernel, KernelContext& context) {
+    try {
+      kernel.run(context);
+    } catch (const std::bad_alloc&) {
+      throw_error(ErrorCode::OutOfMemory, "no memory left");
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::Internal) throw;
+      // A tensor was read as what it is not. Types and shapes come from the model, which need not keep to the
+      // operator's definition.
+      std::string types;
+      for (size_t i = 0; i < context.input_count(); ++i) {
+        types += (i > 0 ? ", " : "") + to_string(context.value(i));
+      }
+      context.fail("it does not take the inputs ", types, " (", error.message(), ")");
     }
   }
 

@@ -54,8 +54,9 @@ void run_range(KernelContext& context) {
   const double step = delta.at(0);
   if (step == 0 || std::isnan(step)) context.fail("the step is ", step);
   const double exact = std::ceil((limit.at(0) - start.at(0)) / step);
-  if (!(exact < 9e18)) context.fail("the range has no end");
-  const auto count = static_cast<int64_t>(std::max(0.0, exact));
+  if (!std::isfinite(exact)) context.fail("the range has no end");
+  constexpr double kMost = 9e18;  // far beyond any limit, and an int64
+  const auto count = static_cast<int64_t>(std::clamp(exact, 0.0, kMost));
   context.checked_count(start.dtype(), {count});
   with_computing_type(start.dtype(), [&]<class C>() {
     const C first = Elements<C>(start)[0];

@@ -26,22 +26,18 @@ std::vector<double> dequantize_blocks(const KernelContext& context, const BlockC
   }
   const Elements<double> scale(scales);
   std::vector<double> out = make_buffer<double>(context, {codes.rows, codes.columns});
+  const auto zero_of = [&](int64_t row, int64_t group) {
+    if (zero_points == nullptr) return static_cast<double>(int64_t{1} << (codes.bits - 1));
+    if (!packed) return zero_points->at(row * blocks + group);
+    const uint8_t* zeros = zero_points->data<uint8_t>().data() + row * packed_row;
+    return static_cast<double>(packed_code(zeros, group, codes.bits));
+  };
   for (int64_t row = 0; row < codes.rows; ++row) {
-    for (int64_t b = 0; b < blocks; ++b) {
-      double zero = static_cast<double>(int64_t{1} << (codes.bits - 1));
-      if (packed) {
-        zero = static_cast<double>(
-            packed_code(zero_points->data<uint8_t>().data() + row * packed_row, b, codes.bits));
-      } else if (zero_points != nullptr) {
-        zero = zero_points->at(row * blocks + b);
-      }
-      const double s = scale[row * blocks + b];
-      const int64_t end = std::min((b + 1) * codes.block, codes.columns);
-      for (int64_t i = b * codes.block; i < end; ++i) {
-        const auto code =
-            static_cast<double>(packed_code(codes.codes + row * codes.code_stride, i, codes.bits));
-        out[static_cast<size_t>(row * codes.columns + i)] = (code - zero) * s;
-      }
+    for (int64_t i = 0; i < codes.columns; ++i) {
+      const int64_t group = codes.groups.empty() ? i / codes.block : codes.groups[static_cast<size_t>(i)];
+      const int64_t code = packed_code(codes.codes + row * codes.code_stride, i, codes.bits);
+      out[static_cast<size_t>(row * codes.columns + i)] =
+          (static_cast<double>(code) - zero_of(row, group)) * scale[row * blocks + group];
     }
   }
   return out;
@@ -73,6 +69,23 @@ void set_linear(KernelContext& context, const Tensor& x, const std::vector<doubl
   context.set_output(0, to_tensor(x.dtype(), shape, out));
 }
 
+// g_idx [K], or padded to whole blocks: the group of each column, where these were quantized in another
+// order.
+std::vector<int64_t> groups_of(KernelContext& context, const BlockCodes& codes) {
+  std::vector<int64_t> groups = int_values(context.input(4));
+  const auto columns = static_cast<size_t>(codes.columns);
+  if (groups.size() < columns || groups.size() > static_cast<size_t>(codes.blocks() * codes.block)) {
+    context.fail("g_idx of ", groups.size(), " elements for K = ", codes.columns);
+  }
+  groups.resize(columns);
+  for (const int64_t group : groups) {
+    if (group < 0 || group >= codes.blocks()) {
+      context.fail("g_idx names group ", group, " of ", codes.blocks());
+    }
+  }
+  return groups;
+}
+
 // (A, B u8 [N, blocks, block*bits/8], scales, zero_points?, g_idx?, bias?)
 void run_matmul_nbits(KernelContext& context) {
   const Node& node = context.node();
@@ -85,7 +98,7 @@ void run_matmul_nbits(KernelContext& context) {
     context.fail("N ", n, ", K ", k, ", block_size ", codes.block, ", bits ", codes.bits);
   }
   if (node.int_attribute("weight_prepacked", 0) != 0) context.unsupported("weights packed for a GPU");
-  if (context.has_input(4)) context.unsupported("g_idx: columns in another order than their groups");
+  if (context.has_input(4)) codes.groups = groups_of(context, codes);
   const Tensor& b = context.input(1);
   codes.code_stride = codes.blocks() * (codes.block * codes.bits / 8);
   if (b.dtype() != DType::U8 || b.size() != n * codes.code_stride) {

@@ -25,6 +25,8 @@ struct BlockCodes {
   int64_t block = 0;  // columns that share a scale
   const uint8_t* codes = nullptr;
   int64_t code_stride = 0;  // bytes from row to row
+  // Of each column, its group; empty: groups are blocks of columns in order.
+  std::vector<int64_t> groups = {};
   int64_t blocks() const { return (columns + block - 1) / block; }
 };
 

@@ -110,6 +110,10 @@ void narrow_all(std::span<const C> values, Tensor& out) {
 
 }  // namespace
 
+void refuse_element(int64_t i, size_t count) {
+  throw_error(ErrorCode::InvalidModel, "the shapes do not fit: element ", i, " of a tensor of ", count);
+}
+
 template <class C>
 Elements<C>::Elements(const Tensor& tensor) {
   if (tensor.dtype() == dtype_of<C>) {

@@ -14,17 +14,21 @@
 
 namespace quern::runtime::reference {
 
-// body.template operator()<C>() with the computing type of the dtype. Throws Error{Internal} for strings.
+// body.template operator()<C>() with the computing type of the dtype. Throws Error{InvalidModel} for strings.
 template <class Body>
 decltype(auto) with_computing_type(DType dtype, Body&& body) {
   if (dtype == DType::F64) return body.template operator()<double>();
   if (is_floating(dtype) || dtype == DType::F8E8M0) return body.template operator()<float>();
   if (dtype == DType::U64) return body.template operator()<uint64_t>();
   if (is_integer(dtype) || dtype == DType::Bool) return body.template operator()<int64_t>();
-  throw_error(ErrorCode::Internal, "a tensor of type ", to_string(dtype), " has no numbers");
+  throw_error(ErrorCode::InvalidModel, "a tensor of type ", to_string(dtype), " where numbers are expected");
 }
 
-// The elements of a tensor as C: a view where the tensor holds C already, else a widened copy.
+// Throws Error{InvalidModel}.
+[[noreturn]] void refuse_element(int64_t i, size_t count);
+
+// The elements of a tensor as C: a view where the tensor holds C already, else a widened copy. Shapes come
+// from the model: an element outside the tensor throws Error{InvalidModel}.
 template <class C>
 class Elements {
  public:
@@ -34,7 +38,10 @@ class Elements {
   size_t size() const { return view_.size(); }
   bool empty() const { return view_.empty(); }
   const C* data() const { return view_.data(); }
-  C operator[](int64_t i) const { return view_[static_cast<size_t>(i)]; }
+  C operator[](int64_t i) const {
+    if (static_cast<size_t>(i) >= view_.size()) refuse_element(i, view_.size());
+    return view_[static_cast<size_t>(i)];
+  }
   auto begin() const { return view_.begin(); }
   auto end() const { return view_.end(); }
 
