@@ -33,7 +33,10 @@ LoadedModel load_model(const std::filesystem::path& path, const std::optional<st
   const auto start = std::chrono::steady_clock::now();
   LoadedModel model;
   model.file = open_model_file(path, console);
-  if (model.file.format == "ONNX") passes::prepare_for_execution(*model.file.graph);
+  if (model.file.format == "ONNX") {
+    check_supported(model.file);
+    passes::prepare_for_execution(*model.file.graph);
+  }
   if (passes::is_decoder(*model.file.graph)) model.program = runtime::Program::compile(*model.file.graph);
   const auto own = model.file.attachments.find(artifact::kTokenizerJson);
   if (!tokenizer_path && own != model.file.attachments.end()) {

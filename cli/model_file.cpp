@@ -6,6 +6,7 @@
 #include "formats/file/checksum.h"
 #include "formats/file/mapped_file.h"
 #include "formats/onnx/import.h"
+#include "runtime/interpreter.h"
 
 namespace quern::cli {
 namespace {
@@ -60,6 +61,11 @@ ModelFile open_model_file(const std::filesystem::path& path, Console& console) {
   for (const auto& file : model.files)
     model.size_bytes += static_cast<int64_t>(std::filesystem::file_size(file));
   return model;
+}
+
+void check_supported(const ModelFile& model) {
+  with_context(concat("checking '", model.path.string(), "'"),
+               [&] { runtime::check_supported(*model.graph); });
 }
 
 std::string digest_of(const ModelFile& model) {

@@ -28,6 +28,9 @@ struct ModelFile {
 // are warnings on the console. Throws Error, as the formats do.
 ModelFile open_model_file(const std::filesystem::path& path, Console& console);
 
+// Throws Error{Unsupported} naming the file and every node that nothing here computes.
+void check_supported(const ModelFile& model);
+
 // SHA-256 over the contents of all files, in their order.
 std::string digest_of(const ModelFile& model);
 

@@ -200,6 +200,8 @@ ExitStatus run(const Arguments& arguments, Console& console) {
   if (!output) throw UsageError("missing --output FILE.quern");
   const auto start = std::chrono::steady_clock::now();
   ModelFile model = open_model_file(arguments.text_of("MODEL"), console);
+  // Before the work, and all of it at once; what runs the artifact could only say it later.
+  check_supported(model);
   passes::ArtifactParts parts{.sources = model.files};
   if (auto tokenizer = read_tokenizer(arguments, model)) {
     parts.attachments[artifact::kTokenizerJson] = std::move(*tokenizer);

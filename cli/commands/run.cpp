@@ -167,6 +167,7 @@ class Outputs {
 
 ExitStatus run(const Arguments& arguments, Console& console) {
   const ModelFile model = open_model_file(arguments.text_of("MODEL"), console);
+  check_supported(model);
   const runtime::NamedValues inputs = read_inputs(arguments, *model.graph);
   const runtime::Interpreter interpreter(*model.graph);
   runtime::RunOptions options;

@@ -1,6 +1,8 @@
 // Broken files through the program: one line that names the file, the documented status, nothing left behind.
 #include <gtest/gtest.h>
 
+#include "formats/onnx/export.h"
+#include "ir/rewriter.h"
 #include "runtime/generate/random.h"
 #include "tests/cli/quern_binary.h"
 
@@ -73,6 +75,33 @@ TEST_F(BadModel, BitFlips) {
 
 TEST_F(BadModel, AFolderThatCannotBeAModel) {
   expect_refused(quern({"inspect", folder_.path().string()}), 5, {"holds no model"});
+}
+
+TEST_F(BadModel, UnsupportedNodesAreNamedAllAtOnce) {
+  Graph graph("custom");
+  Rewriter rewriter(graph);
+  rewriter.set_opset("", 17);
+  rewriter.set_opset("com.acme", 3);
+  Value* x = rewriter.add_input("x", {DType::F32, SymShape{Dim(2)}});
+  Node* a = rewriter.add_node({.op = "Foo", .domain = "com.acme", .opset = 3, .name = "a", .inputs = {x}});
+  Node* b = rewriter.add_node({.op = "Frobnicate", .opset = 17, .name = "b", .inputs = {a->output()}});
+  Node* c =
+      rewriter.add_node({.op = "RandomNormalLike", .opset = 17, .inputs = {b->output()}, .outputs = {{"y"}}});
+  rewriter.add_output(c->output(), "y");
+  rewriter.commit();
+  const std::string path = (folder_ / "custom.onnx").string();
+  onnx_format::export_model(graph, path, {});
+  const std::vector<std::string> parts{"custom.onnx",
+                                       "3 nodes",
+                                       "Foo (domain 'com.acme', version 3) at 'a'",
+                                       "Frobnicate (domain 'ai.onnx', version 17) at 'b'",
+                                       "RandomNormalLike",
+                                       "at the node producing 'y'",
+                                       "export with"};
+  write_text(folder_ / "x.npy", "");
+  expect_refused(quern({"run", path, "--input", "x=" + (folder_ / "x.npy").string()}), 4, parts);
+  expect_refused(quern({"convert", path, "-o", (folder_ / "custom.quern").string()}), 4, parts);
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "custom.quern"));
 }
 
 TEST(FullDisk, LeavesNothingHalfWritten) {
