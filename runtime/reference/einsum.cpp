@@ -53,6 +53,9 @@ void run_einsum(KernelContext& context) {
   }
   const DType dtype = context.input(0).dtype();
   const int64_t total = element_count(shape);
+  // Small inputs without a common label can ask for more than a lifetime of products.
+  constexpr int64_t kMostProducts = int64_t{1} << 40;
+  if (total > kMostProducts) context.unsupported("it takes ", total, " products");
   const int64_t results = context.checked_count(DType::F64, out_shape);
   const int64_t per_result = results == 0 ? 0 : total / results;
   with_computing_type(dtype, [&]<class C>() {

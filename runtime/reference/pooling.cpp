@@ -37,7 +37,7 @@ void run_max_pool(KernelContext& context) {
   const Shape shape = pooled_shape(x, w.output);
   const int64_t plane = element_count(w.input);
   const int64_t positions = w.positions();
-  const int64_t taps = w.taps();
+  std::vector<int64_t> sources;
   with_computing_type(x.dtype(), [&]<class C>() {
     const Elements<C> in(x);
     std::vector<C> out = make_buffer<C>(context, shape);
@@ -46,10 +46,9 @@ void run_max_pool(KernelContext& context) {
       const auto at = static_cast<int64_t>(i);
       const int64_t base = at / positions * plane;
       int64_t best = -1;
-      for (int64_t t = 0; t < taps; ++t) {
-        const int64_t source = w.source(at % positions, t);
-        if (source >= 0 &&
-            (best < 0 || in[base + source] > in[base + best] || in[base + source] != in[base + source])) {
+      w.collect_sources(at % positions, sources);
+      for (const int64_t source : sources) {
+        if (best < 0 || in[base + source] > in[base + best] || in[base + source] != in[base + source]) {
           best = source;
         }
       }
@@ -73,19 +72,13 @@ void run_window_sum(KernelContext& context, Sum sum) {
   const Elements<double> in(x);
   std::vector<double> out = make_buffer<double>(context, shape);
   std::vector<double> values;
+  std::vector<int64_t> sources;
   for (size_t i = 0; i < out.size(); ++i) {
     const auto at = static_cast<int64_t>(i);
     values.clear();
-    int64_t padded = 0;
-    for (int64_t t = 0; t < w.taps(); ++t) {
-      const int64_t source = w.source(at % positions, t);
-      if (source >= 0) {
-        values.push_back(in[at / positions * plane + source]);
-      } else if (w.in_padding(at % positions, t)) {
-        ++padded;
-      }
-    }
-    out[i] = sum(values, padded);
+    w.collect_sources(at % positions, sources);
+    for (const int64_t source : sources) values.push_back(in[at / positions * plane + source]);
+    out[i] = sum(values, w.taps_in_padded(at % positions) - static_cast<int64_t>(values.size()));
   }
   context.set_output(0, to_tensor(x.dtype(), shape, out));
 }
@@ -182,7 +175,9 @@ void run_max_unpool(KernelContext& context) {
 
 // Bilinear interpolation in a plane; 0 more than one pixel outside.
 double bilinear(const double* plane, int64_t height, int64_t width, double y, double x) {
-  if (y < -1 || y > static_cast<double>(height) || x < -1 || x > static_cast<double>(width)) return 0;
+  const bool is_near =
+      y >= -1 && y <= static_cast<double>(height) && x >= -1 && x <= static_cast<double>(width);
+  if (!is_near) return 0;  // or not a number
   y = std::max(y, 0.0);
   x = std::max(x, 0.0);
   auto y0 = static_cast<int64_t>(y);
@@ -199,7 +194,9 @@ double bilinear(const double* plane, int64_t height, int64_t width, double y, do
 
 // The four weighted corners one by one, of which mode "max" takes the greatest.
 double bilinear_max(const double* plane, int64_t height, int64_t width, double y, double x) {
-  if (y < -1 || y > static_cast<double>(height) || x < -1 || x > static_cast<double>(width)) return 0;
+  const bool is_near =
+      y >= -1 && y <= static_cast<double>(height) && x >= -1 && x <= static_cast<double>(width);
+  if (!is_near) return 0;  // or not a number
   y = std::max(y, 0.0);
   x = std::max(x, 0.0);
   auto y0 = static_cast<int64_t>(y);
@@ -239,6 +236,7 @@ void run_roi_align(KernelContext& context) {
   const Elements<double> in(x), boxes(rois);
   std::vector<double> out = make_buffer<double>(context, shape);
   const int64_t plane = x.dim(2) * x.dim(3);
+  if (plane == 0) context.fail("images of shape ", to_string(x.shape()));
   const double shift = half_pixel ? 0.5 : 0.0;
   size_t at = 0;
   for (int64_t r = 0; r < rois.dim(0); ++r) {

@@ -19,15 +19,36 @@ int64_t Windows::source(int64_t position, int64_t tap) const {
   return offset;
 }
 
-bool Windows::in_padding(int64_t position, int64_t tap) const {
-  for (size_t axis = input.size(); axis-- > 0;) {
-    const int64_t at =
-        position % output[axis] * strides[axis] + tap % kernel[axis] * dilations[axis] - pads_begin[axis];
-    if (at >= input[axis] + pads_end[axis]) return false;
-    position /= output[axis];
-    tap /= kernel[axis];
+void Windows::collect_sources(int64_t position, std::vector<int64_t>& offsets) const {
+  offsets.assign(1, 0);
+  std::vector<int64_t> starts(input.size());
+  for (size_t axis = input.size(); axis-- > 0; position /= output[axis]) {
+    starts[axis] = position % output[axis] * strides[axis] - pads_begin[axis];
   }
-  return true;
+  std::vector<int64_t> next;
+  for (size_t axis = 0; axis < input.size(); ++axis) {
+    const int64_t start = starts[axis];
+    const int64_t first = start < 0 ? (-start + dilations[axis] - 1) / dilations[axis] : 0;
+    next.clear();
+    for (const int64_t outer : offsets) {
+      for (int64_t tap = first; tap < kernel[axis]; ++tap) {
+        const int64_t at = start + tap * dilations[axis];
+        if (at >= input[axis]) break;
+        next.push_back(outer * input[axis] + at);
+      }
+    }
+    offsets.swap(next);
+  }
+}
+
+int64_t Windows::taps_in_padded(int64_t position) const {
+  Shape counts(input.size());
+  for (size_t axis = input.size(); axis-- > 0; position /= output[axis]) {
+    const int64_t start = position % output[axis] * strides[axis];
+    const int64_t room = pads_begin[axis] + input[axis] + pads_end[axis] - start;
+    counts[axis] = std::clamp<int64_t>((room + dilations[axis] - 1) / dilations[axis], 0, kernel[axis]);
+  }
+  return element_count(counts);
 }
 
 Shape spatial_attribute(const KernelContext& context, const std::string& name, size_t count, int64_t fallback,

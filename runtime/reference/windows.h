@@ -21,8 +21,11 @@ struct Windows {
   int64_t taps() const { return element_count(kernel); }
   // Where tap `tap` of the window at `position` lies in the input, as a flat offset; -1: in the padding.
   int64_t source(int64_t position, int64_t tap) const;
-  // Whether that place counts as padded input: windows of a ceiling may reach beyond the padding.
-  bool in_padding(int64_t position, int64_t tap) const;
+  // The flat offsets of all taps of the window at `position` that lie in the input, in the order of the taps.
+  // Takes time for these alone: a file of a hundred bytes can ask for a window of any size.
+  void collect_sources(int64_t position, std::vector<int64_t>& offsets) const;
+  // How many taps lie in the input or its padding: windows of a ceiling may reach beyond the padding.
+  int64_t taps_in_padded(int64_t position) const;
 };
 
 // From the attributes strides, dilations, pads, auto_pad and, if `ceil`, ceil_mode of the node. Fails, naming
