@@ -4,6 +4,7 @@
 
 #include "formats/tokenizer/unicode_data.h"
 #include "formats/tokenizer/utf8.h"
+#include "ir/error.h"
 
 namespace quern::tokenizer {
 namespace {
@@ -55,6 +56,18 @@ const StringMatcher::Node* StringMatcher::child(const Node& node, char byte) con
   return nullptr;
 }
 
+size_t StringMatcher::longest_at(std::string_view text, size_t at) const {
+  if (at >= text.size() || !starts_[static_cast<unsigned char>(text[at])]) return 0;
+  size_t longest = 0;
+  const Node* node = &nodes_.front();
+  for (size_t end = at; end < text.size(); ++end) {
+    node = child(*node, text[end]);
+    if (node == nullptr) break;
+    if (node->value != kNoId) longest = end + 1 - at;
+  }
+  return longest;
+}
+
 std::optional<StringMatcher::Match> StringMatcher::find(std::string_view text, size_t from) const {
   if (empty()) return std::nullopt;
   for (size_t begin = from; begin < text.size(); ++begin) {
@@ -72,7 +85,7 @@ std::optional<StringMatcher::Match> StringMatcher::find(std::string_view text, s
 }
 
 void AddedVocabulary::add(std::vector<AddedToken> tokens, const Vocabulary& model,
-                          const Normalizer* normalizer) {
+                          const Normalizer* normalizer, AddOptions options) {
   auto next_id = static_cast<int64_t>(model.size());
   for (AddedToken& token : tokens) {
     if (token.content.empty()) continue;
@@ -83,7 +96,11 @@ void AddedVocabulary::add(std::vector<AddedToken> tokens, const Vocabulary& mode
       tokens_[earlier->second] = token;
       continue;
     }
-    token.id = known != kNoId ? known : next_id++;
+    if (!options.keep_ids) token.id = known != kNoId ? known : next_id++;
+    if (by_id_.contains(token.id)) {
+      throw_error(ErrorCode::InvalidModel, "tokenizer: the added tokens '", find(token.id)->content,
+                  "' and '", token.content, "' have the same id ", token.id);
+    }
     by_content_.emplace(token.content, tokens_.size());
     by_id_.emplace(token.id, tokens_.size());
     id_limit_ = std::max(id_limit_, token.id + 1);
@@ -97,6 +114,7 @@ void AddedVocabulary::add(std::vector<AddedToken> tokens, const Vocabulary& mode
       content = std::move(text.text);
       if (content != token.content) normalized_texts_[token.id] = content;
     }
+    if (!options.match_in_text) continue;
     (token.normalized ? normalized_ : raw_).add(content, static_cast<uint32_t>(token.id));
   }
 }

@@ -24,6 +24,8 @@ class StringMatcher {
   };
   void add(std::string_view string, uint32_t value);
   bool empty() const { return nodes_.size() == 1; }
+  // Bytes of the longest string that stands at `at`; 0 for none.
+  size_t longest_at(std::string_view text, size_t at) const;
   // The first match at or after `from`.
   std::optional<Match> find(std::string_view text, size_t from) const;
 
@@ -38,6 +40,13 @@ class StringMatcher {
   std::array<bool, 256> starts_{};
 };
 
+struct AddOptions {
+  // Whether encode() looks for the tokens in texts.
+  bool match_in_text = true;
+  // Whether a token keeps the id that it comes with.
+  bool keep_ids = false;
+};
+
 class AddedVocabulary {
  public:
   // A stretch of text, or a token found between such stretches.
@@ -47,9 +56,10 @@ class AddedVocabulary {
     uint32_t id;  // kNoId for text
   };
 
-  // Tokens without an id of their own in `model` get the ids that `tokenizers` would give them, whatever the
-  // file says. `normalizer` may be null.
-  void add(std::vector<AddedToken> tokens, const Vocabulary& model, const Normalizer* normalizer);
+  // Unless they keep theirs, tokens without an id of their own in `model` get the ids that `tokenizers` would
+  // give them, whatever the file says. `normalizer` may be null.
+  void add(std::vector<AddedToken> tokens, const Vocabulary& model, const Normalizer* normalizer,
+           AddOptions options = {});
 
   // Cuts `text` at the tokens that are searched in raw or in normalized text.
   std::vector<Section> split_raw(std::string_view text) const { return split(text, raw_); }

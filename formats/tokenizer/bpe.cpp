@@ -70,29 +70,68 @@ struct Bpe::Scratch : ModelScratch {
   }
 };
 
-Bpe::Bpe(Vocabulary vocabulary, const std::vector<std::pair<std::string, std::string>>& merges,
-         BpeOptions options)
-    : vocabulary_(std::move(vocabulary)), options_(std::move(options)), merges_(merges.size()) {
-  const size_t prefix = options_.continuing_subword_prefix.size();
-  splits_at_marks_ = reads_bytes() && !options_.ignore_merges && vocabulary_.find(kMark) != kNoId;
+namespace {
+
+using Merges = std::vector<std::pair<std::string, std::string>>;
+
+MergeTable table_of(const Vocabulary& vocabulary, const Merges& merges, size_t prefix) {
   const auto id_in_merge = [&](size_t rank, const std::string& token) {
-    const uint32_t id = vocabulary_.find(token);
+    const uint32_t id = vocabulary.find(token);
     if (id == kNoId) {
       throw_error(ErrorCode::InvalidModel, "tokenizer: merge ", rank, " ('", merges[rank].first, "' + '",
                   merges[rank].second, "') needs the token '", token, "', which the vocabulary lacks");
     }
     return id;
   };
+  MergeTable table(merges.size());
   for (size_t rank = 0; rank < merges.size(); ++rank) {
     const auto& [left, right] = merges[rank];
     const uint32_t left_id = id_in_merge(rank, left);
     const uint32_t right_id = id_in_merge(rank, right);
     const uint32_t merged = id_in_merge(rank, left + right.substr(std::min(prefix, right.size())));
-    merges_.add(left_id, right_id, {static_cast<uint32_t>(rank), merged});
-    if (splits_at_marks_ && find_mark_behind_word(vocabulary_.text(merged), 0) != std::string_view::npos) {
-      splits_at_marks_ = false;
+    table.add(left_id, right_id, {static_cast<uint32_t>(rank), merged});
+  }
+  return table;
+}
+
+}  // namespace
+
+MergeTable all_merges(const Vocabulary& vocabulary, const std::function<uint32_t(uint32_t)>& rank_of) {
+  struct Found {
+    uint32_t left;
+    uint32_t right;
+    uint32_t merged;
+  };
+  std::vector<Found> found;
+  for (uint32_t id = 0; id < vocabulary.id_limit(); ++id) {
+    if (!vocabulary.has(id)) continue;
+    const std::string_view text = vocabulary.text(id);
+    for (size_t cut = 0; cut < text.size();) {
+      cut += utf8_length(text[cut]);
+      if (cut >= text.size()) break;
+      const uint32_t left = vocabulary.find(text.substr(0, cut));
+      const uint32_t right = left == kNoId ? kNoId : vocabulary.find(text.substr(cut));
+      if (right != kNoId) found.push_back({left, right, id});
     }
   }
+  MergeTable table(found.size());
+  for (const Found& merge : found) table.add(merge.left, merge.right, {rank_of(merge.merged), merge.merged});
+  return table;
+}
+
+Bpe::Bpe(Vocabulary vocabulary, const Merges& merges, BpeOptions options)
+    : vocabulary_(std::move(vocabulary)),
+      options_(std::move(options)),
+      merges_(table_of(vocabulary_, merges, options_.continuing_subword_prefix.size())) {
+  prepare();
+}
+
+Bpe::Bpe(Vocabulary vocabulary, MergeTable merges, BpeOptions options)
+    : vocabulary_(std::move(vocabulary)), options_(std::move(options)), merges_(std::move(merges)) {
+  prepare();
+}
+
+void Bpe::prepare() {
   if (options_.unk_token) unk_id_ = vocabulary_.find(*options_.unk_token);
   byte_ids_ = find_byte_tokens(vocabulary_);
   for (uint32_t c = 0; c < low_char_ids_.size(); ++c) {
@@ -100,6 +139,11 @@ Bpe::Bpe(Vocabulary vocabulary, const std::vector<std::pair<std::string, std::st
     append_utf8(character, c);
     low_char_ids_[c] = vocabulary_.find(character);
   }
+  splits_at_marks_ = reads_bytes() && !options_.ignore_merges && vocabulary_.find(kMark) != kNoId;
+  merges_.for_each_merged([this](uint32_t id) {
+    splits_at_marks_ =
+        splits_at_marks_ && find_mark_behind_word(vocabulary_.text(id), 0) == std::string_view::npos;
+  });
 }
 
 std::unique_ptr<ModelScratch> Bpe::make_scratch() const {

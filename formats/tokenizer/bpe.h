@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -30,6 +31,13 @@ class MergeTable {
       if (slots_[at].pair == kEmpty) return nullptr;
     }
   }
+  // visit(id) for every token that something merges into.
+  template <class Visit>
+  void for_each_merged(Visit&& visit) const {
+    for (const Slot& slot : slots_) {
+      if (slot.pair != kEmpty) visit(slot.merge.id);
+    }
+  }
 
  private:
   static constexpr uint64_t kEmpty = ~uint64_t{0};
@@ -43,6 +51,10 @@ class MergeTable {
   size_t mask_ = 0;
   int shift_ = 0;
 };
+
+// For vocabularies that come without merges: every pair of tokens whose texts make up a third one merges into
+// it, with the rank `rank_of(id)` of the merged token.
+MergeTable all_merges(const Vocabulary& vocabulary, const std::function<uint32_t(uint32_t)>& rank_of);
 
 struct BpeOptions {
   std::optional<std::string> unk_token;
@@ -60,6 +72,8 @@ class Bpe : public Model {
   Bpe(Vocabulary vocabulary, const std::vector<std::pair<std::string, std::string>>& merges,
       BpeOptions options);
 
+  Bpe(Vocabulary vocabulary, MergeTable merges, BpeOptions options);
+
   std::unique_ptr<ModelScratch> make_scratch() const override;
   void encode(std::string_view piece, ModelScratch& scratch, std::vector<int64_t>& ids) const override;
   // Whether encode_bytes() may be used: not where characters are decorated by their place in the piece.
@@ -73,6 +87,7 @@ class Bpe : public Model {
 
  private:
   struct Scratch;
+  void prepare();
   void encode_part(std::string_view piece, Scratch& scratch, std::vector<int64_t>& ids) const;
   void encode_afresh(std::string_view piece, Scratch& scratch, std::vector<int64_t>& ids) const;
   void start_symbols(std::string_view piece, Scratch& scratch) const;

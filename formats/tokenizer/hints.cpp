@@ -42,4 +42,15 @@ void guess_hints(Pipeline& pipeline) {
   }
 }
 
+void frame_texts(Pipeline& pipeline, int64_t bos_id, int64_t eos_id, const SpecialTokenOptions& options) {
+  const auto exists = [&](int64_t id) { return id >= 0 && id < pipeline.vocab_size(); };
+  std::vector<PostProcessor::Part> parts;
+  if (exists(bos_id)) pipeline.bos_hint = bos_id;
+  if (exists(bos_id) && options.add_bos) parts.push_back({.is_text = false, .ids = {bos_id}});
+  parts.push_back({.is_text = true, .ids = {}});
+  if (exists(eos_id) && pipeline.eos_hints.empty()) pipeline.eos_hints.push_back(eos_id);
+  if (exists(eos_id) && options.add_eos) parts.push_back({.is_text = false, .ids = {eos_id}});
+  if (parts.size() > 1) pipeline.post_processor.add(std::move(parts));
+}
+
 }  // namespace quern::tokenizer

@@ -3,26 +3,6 @@
 #include "formats/tokenizer/utf8.h"
 
 namespace quern::tokenizer {
-namespace {
-
-constexpr int kMaxDepth = 64;
-
-}  // namespace
-
-Json parse_json(std::string_view text) {
-  const auto check_depth = [](int depth, Json::parse_event_t, Json&) {
-    if (depth > kMaxDepth) {
-      throw_error(ErrorCode::Corrupt, "tokenizer.json is nested more than ", kMaxDepth, " levels deep");
-    }
-    return true;
-  };
-  try {
-    return Json::parse(text, check_depth);
-  } catch (const Json::exception& error) {
-    throw_error(ErrorCode::Corrupt, "not a valid tokenizer.json: ", error.what());
-  }
-}
-
 const Json& optional_member(const Json& object, const char* key) {
   static const Json kNothing;
   const auto found = object.find(key);

@@ -16,7 +16,8 @@ namespace quern::tokenizer {
 
 std::unique_ptr<Normalizer> read_normalizer(const Json& json);
 std::unique_ptr<PreTokenizer> read_pre_tokenizer(const Json& json);
-std::unique_ptr<Model> read_model(const Json& json);
+// Uses the tables up.
+std::unique_ptr<Model> read_model(const Json& json, ModelTables& tables);
 PostProcessor read_post_processor(const Json& json);
 std::vector<StageFactory> read_decoder(const Json& json);
 

@@ -45,7 +45,7 @@ std::vector<int64_t> Pipeline::encode(std::string_view text, EncodeOptions optio
                 " bytes is too long to tokenize at once; at most ", kMaxText);
   }
   std::string repaired;
-  if (!is_valid_utf8(text)) {
+  if (!normalizes_raw_bytes && !is_valid_utf8(text)) {
     repaired = to_valid_utf8(text);
     text = repaired;
   }
@@ -105,7 +105,8 @@ bool Pipeline::decoder_text(int64_t id, DecodeOptions options, std::string_view&
     return !(options.skip_special_tokens && added.is_special(text));
   }
   if (id < 0 || !model->vocabulary().has(static_cast<uint64_t>(id))) return false;
-  text = model->vocabulary().text(static_cast<uint32_t>(id));
+  text = decoder_spellings.empty() ? model->vocabulary().text(static_cast<uint32_t>(id))
+                                   : std::string_view(decoder_spellings[static_cast<size_t>(id)]);
   return true;
 }
 

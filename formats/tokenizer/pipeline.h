@@ -27,6 +27,10 @@ struct Pipeline {
   const Bpe* byte_model = nullptr;  // set where the pieces are bytes for Bpe::encode_bytes()
   PostProcessor post_processor;
   std::vector<StageFactory> decoder;
+  // What the decoder gets of each id; empty: the tokens themselves.
+  std::vector<std::string> decoder_spellings;
+  // The normalizer wants the bytes as they are, and mends what is malformed.
+  bool normalizes_raw_bytes = false;
 
   std::optional<int64_t> bos_hint;
   std::vector<int64_t> eos_hints;
@@ -52,7 +56,10 @@ struct Pipeline {
   mutable std::vector<std::unique_ptr<ModelScratch>> idle_;
 };
 
-// Throws as Tokenizer::from_json().
-std::shared_ptr<const Pipeline> load_tokenizer_json(std::string_view json);
+// Each throws as Tokenizer::from_bytes() and leaves `source` empty.
+std::shared_ptr<Pipeline> load_tokenizer_json(std::string_view json);
+std::shared_ptr<Pipeline> load_sentencepiece(std::string_view bytes, const SpecialTokenOptions& options);
+std::shared_ptr<Pipeline> load_tiktoken(std::string_view text, const TiktokenOptions& options);
+std::shared_ptr<Pipeline> load_llama2c(std::string_view bytes, const SpecialTokenOptions& options);
 
 }  // namespace quern::tokenizer

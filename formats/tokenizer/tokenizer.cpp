@@ -1,39 +1,46 @@
 #include "formats/tokenizer/tokenizer.h"
 
-#include <cerrno>
-#include <cstring>
-#include <fstream>
-#include <iterator>
-
+#include "formats/file/mapped_file.h"
 #include "formats/tokenizer/pipeline.h"
+#include "formats/tokenizer/tokenizer_file.h"
 #include "ir/error.h"
 
 namespace quern::tokenizer {
-namespace {
-
-std::string read_file(const std::filesystem::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::string bytes{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-  if (!in || std::filesystem::is_directory(path)) {
-    throw_error(ErrorCode::Io, "can't read '", path.string(), "': ", std::strerror(errno));
-  }
-  return bytes;
-}
-
-}  // namespace
 
 Tokenizer::Tokenizer(std::shared_ptr<const Pipeline> pipeline) : pipeline_(std::move(pipeline)) {}
 
 Tokenizer Tokenizer::from_file(const std::filesystem::path& path) {
-  return with_context("reading '" + path.string() + "'", [&] { return from_bytes(read_file(path)); });
-}
-
-Tokenizer Tokenizer::from_json(std::string_view json) {
-  return Tokenizer(load_tokenizer_json(json));
+  return with_context("reading '" + path.string() + "'", [&] {
+    const auto mapped = MappedFile::open(path);
+    const auto bytes = mapped->bytes();
+    TokenizerFile file = unpack_tokenizer({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+    read_config_beside(path, file);
+    return Tokenizer(load_tokenizer(file));
+  });
 }
 
 Tokenizer Tokenizer::from_bytes(std::string_view bytes) {
-  return from_json(bytes);
+  return Tokenizer(load_tokenizer(unpack_tokenizer(bytes)));
+}
+
+Tokenizer Tokenizer::from_json(std::string_view json) {
+  return Tokenizer(load_tokenizer({.form = FileForm::Json, .content = json, .options = {}}));
+}
+
+Tokenizer Tokenizer::from_sentencepiece(std::string_view bytes, SpecialTokenOptions options) {
+  TokenizerFile file{.form = FileForm::SentencePiece, .content = bytes, .options = {}};
+  file.options.special = options;
+  return Tokenizer(load_tokenizer(file));
+}
+
+Tokenizer Tokenizer::from_tiktoken(std::string_view text, const TiktokenOptions& options) {
+  return Tokenizer(load_tokenizer({.form = FileForm::Tiktoken, .content = text, .options = options}));
+}
+
+Tokenizer Tokenizer::from_llama2c(std::string_view bytes, SpecialTokenOptions options) {
+  TokenizerFile file{.form = FileForm::Llama2c, .content = bytes, .options = {}};
+  file.options.special = options;
+  return Tokenizer(load_tokenizer(file));
 }
 
 const std::string& Tokenizer::to_bytes() const {

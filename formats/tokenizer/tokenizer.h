@@ -1,4 +1,4 @@
-// Text to token ids and back, from a Hugging Face tokenizer.json.
+// Text to token ids and back, by the tokenizers of published models.
 #pragma once
 
 #include <cstdint>
@@ -38,16 +38,38 @@ struct AddedToken {
   bool special = false;    // left out by DecodeOptions::skip_special_tokens
 };
 
+// What files other than a tokenizer.json don't say. tokenizer_config.json beside them may: from_file() reads
+// it.
+struct SpecialTokenOptions {
+  // Whether encode() puts the beginning-of-text token first and the end-of-text token last.
+  bool add_bos = false;
+  bool add_eos = false;
+};
+
+struct TiktokenOptions {
+  // The regular expression that cuts texts, in Oniguruma's syntax. Empty: as the number of ranks tells, which
+  // is known for OpenAI's files and for those of Llama 3 and Qwen.
+  std::string pattern;
+  // In addition to the ones known by the number of ranks.
+  std::vector<AddedToken> special_tokens;
+  SpecialTokenOptions special;
+};
+
 // An immutable tokenizer; copies are cheap and share it. All const functions may run in many threads at once.
 class Tokenizer {
  public:
-  // Reads a tokenizer file. Throws Error{Io} if it can't be read, else as from_bytes().
+  // Reads a tokenizer file: a tokenizer.json, a SentencePiece .model, a tiktoken file, or llama2.c's
+  // tokenizer.bin, told apart by their content. Throws Error{Io} if it can't be read, else as from_bytes().
   static Tokenizer from_file(const std::filesystem::path& path);
-  // `json` is the text of a tokenizer.json. Throws Error{Corrupt} if it isn't JSON, Error{InvalidModel} if it
-  // contradicts itself, Error{Unsupported} for a part that quern lacks.
-  static Tokenizer from_json(std::string_view json);
-  // Reads what to_bytes() returned, or the content of any supported tokenizer file.
+  // The content of a tokenizer file, or what to_bytes() returned. Throws Error{Corrupt} for a file that is
+  // none of these or is damaged, Error{InvalidModel} if it contradicts itself, Error{Unsupported} for a part
+  // that quern lacks.
   static Tokenizer from_bytes(std::string_view bytes);
+  // The same for content of a known form.
+  static Tokenizer from_json(std::string_view json);
+  static Tokenizer from_sentencepiece(std::string_view bytes, SpecialTokenOptions options = {});
+  static Tokenizer from_tiktoken(std::string_view text, const TiktokenOptions& options = {});
+  static Tokenizer from_llama2c(std::string_view bytes, SpecialTokenOptions options = {.add_bos = true});
   // What from_bytes() makes this tokenizer from; for a tokenizer.json its own bytes, unchanged.
   const std::string& to_bytes() const;
 

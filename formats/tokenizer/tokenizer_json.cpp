@@ -21,8 +21,9 @@ std::vector<AddedToken> read_added_tokens(const Json& list) {
   return tokens;
 }
 
-void build(const Json& json, Pipeline& pipeline) {
-  pipeline.model = read_model(member(json, "model", "the file"));
+void build(TokenizerJson& file, Pipeline& pipeline) {
+  const Json& json = file.root;
+  pipeline.model = read_model(member(json, "model", "the file"), file.tables);
   const Json& normalizer = optional_member(json, "normalizer");
   if (!normalizer.is_null()) pipeline.normalizer = read_normalizer(normalizer);
   const Json& pre_tokenizer = optional_member(json, "pre_tokenizer");
@@ -37,13 +38,12 @@ void build(const Json& json, Pipeline& pipeline) {
 
 }  // namespace
 
-std::shared_ptr<const Pipeline> load_tokenizer_json(std::string_view text) {
-  const Json json = parse_json(text);
-  if (!json.is_object()) throw_error(ErrorCode::InvalidModel, "tokenizer.json is not an object");
+std::shared_ptr<Pipeline> load_tokenizer_json(std::string_view text) {
+  TokenizerJson file = parse_tokenizer_json(text);
+  if (!file.root.is_object()) throw_error(ErrorCode::InvalidModel, "tokenizer.json is not an object");
   auto pipeline = std::make_shared<Pipeline>();
-  pipeline->source = text;
   try {
-    build(json, *pipeline);
+    build(file, *pipeline);
   } catch (const Json::exception& error) {
     throw_error(ErrorCode::InvalidModel, "tokenizer.json: ", error.what());
   }

@@ -11,7 +11,7 @@
 namespace quern::tokenizer {
 namespace {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
 using Ids = std::vector<int64_t>;
 
 Json read_json(const std::filesystem::path& path) {
@@ -90,6 +90,52 @@ TEST_P(Identity, AllOfUnicodeHasTheRecordedChecksum) {
   EXPECT_EQ(checksum(tokenizer.encode(sweep_text(), {.add_special_tokens = false})), recorded["sweep"]);
 }
 
+// The text of an entry of fuzz.texts.json.
+std::string fuzz_text(const Json& entry) {
+  if (entry.is_string()) return entry.get<std::string>();
+  const auto hex = entry["hex"].get<std::string>();
+  std::string text;
+  for (size_t i = 0; i < hex.size(); i += 2)
+    text.push_back(static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16)));
+  return text;
+}
+
+// As digest() of make_fuzz_fixtures.py.
+std::string digest(const Tokenizer& tokenizer, const std::string& text) {
+  uint32_t value = 0x811C9DC5U;
+  const auto add = [&value](const std::string& bytes) {
+    for (const char byte : bytes + "\xFF\xFF\xFF\xFF")
+      value = (value ^ static_cast<unsigned char>(byte)) * 0x01000193U;
+  };
+  const Ids ids = tokenizer.encode(text);
+  std::string packed;
+  for (const int64_t id : ids) {
+    for (int shift = 0; shift < 32; shift += 8) packed.push_back(static_cast<char>(id >> shift & 0xFF));
+  }
+  add(packed);
+  add(tokenizer.decode(ids));
+  add(tokenizer.decode(ids, {.skip_special_tokens = true}));
+  char result[9];
+  std::snprintf(result, sizeof result, "%08x", value);
+  return result;
+}
+
+void expect_fuzz_digests(const Tokenizer& tokenizer, const std::string& name) {
+  const Json expected = read_json(fixture("fuzz.digests"))[name];
+  size_t next = 0;
+  for (const auto& [kind, texts] : read_json(fixture("fuzz.texts")).items()) {
+    for (const Json& entry : texts) {
+      ASSERT_LT(next, expected.size());
+      EXPECT_EQ(digest(tokenizer, fuzz_text(entry)), expected[next++]) << kind << ": " << entry.dump();
+    }
+  }
+  EXPECT_EQ(next, expected.size());
+}
+
+TEST_P(Identity, RandomTextsOfEveryKindHaveTheRecordedDigests) {
+  expect_fuzz_digests(Tokenizer::from_file(fixture(GetParam())), GetParam());
+}
+
 INSTANTIATE_TEST_SUITE_P(Fixtures, Identity,
                          testing::Values("gpt2", "llama3", "qwen2", "o200k", "deepseek", "falcon", "roberta",
                                          "llama2", "gemma", "bert", "bert_cased", "t5", "xlnet", "clip",
@@ -112,6 +158,18 @@ TEST_P(SharedVectors, AreReproduced) {
     EXPECT_EQ(tokenizer.decode(ids, {.clean_up_spaces = true}), vector["decoded"].get<std::string>());
   }
 }
+
+class SharedTokenizers : public testing::TestWithParam<const char*> {};
+
+TEST_P(SharedTokenizers, GiveRandomTextsTheRecordedDigests) {
+  const std::string name = GetParam();
+  QUERN_NEEDS_SHARED("tokenizers/" + name + "/tokenizer.json");
+  expect_fuzz_digests(Tokenizer::from_file(test::shared_path("tokenizers/" + name + "/tokenizer.json")),
+                      "shared/" + name);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, SharedTokenizers, testing::Values("gpt2", "bert-minilm", "falcon", "phi-3"),
+                         [](const auto& info) { return std::string(info.param).substr(0, 4); });
 
 INSTANTIATE_TEST_SUITE_P(Models, SharedVectors, testing::Values("gpt2", "bert-minilm", "falcon"),
                          [](const auto& info) { return std::string(info.param).substr(0, 4); });

@@ -90,6 +90,13 @@ TEST(Tokenizer, BadFilesAreErrorsThatSayWhatIsWrong) {
             std::string::npos);
 }
 
+TEST(Tokenizer, AddedPrefixSpaceMayBeAPieceByItself) {
+  const Tokenizer tokenizer = Tokenizer::from_json(R"({
+    "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": true},
+    "model": {"type": "WordLevel", "vocab": {"?": 0, "Ġ": 1}, "unk_token": "?"}})");
+  EXPECT_EQ(tokenizer.encode("\u2009x"), (std::vector<int64_t>{1, 0, 0}));
+}
+
 TEST(Tokenizer, DecodesTheRecordedPromptsBackToTheirIds) {
   for (const char* model : {"storyteller", "gpt2-style"}) {
     const std::string folder = std::string("models/") + model;
