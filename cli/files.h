@@ -22,8 +22,12 @@ std::optional<std::string> prompt_text(const Arguments& arguments);
 std::vector<int64_t> parse_ids(const std::string& text, const std::string& origin);
 std::string join_ids(const std::vector<int64_t>& ids);
 
-// The tokenizer at `path`: a tokenizer.json, a folder that holds one, a model with one beside it, or an
-// artifact with one inside. Throws Error{Io} naming the places where none was found.
+// The tokenizer file in a folder, by the names that models come with: tokenizer.json, tokenizer.model, ...;
+// the first of these wins. Nothing if there is none.
+std::optional<std::filesystem::path> tokenizer_in(const std::filesystem::path& folder);
+
+// The tokenizer at `path`: a tokenizer file of any form, a folder that holds one, an ONNX model with one
+// beside it, or an artifact with one inside. Throws Error{Io} naming the places where none was found.
 tokenizer::Tokenizer find_tokenizer(const std::filesystem::path& path);
 
 }  // namespace quern::cli

@@ -12,10 +12,9 @@ namespace quern::cli {
 namespace {
 
 std::optional<tokenizer::Tokenizer> tokenizer_beside(const std::filesystem::path& model) {
-  const std::filesystem::path path = model.parent_path() / "tokenizer.json";
-  std::error_code ignored;
-  if (!std::filesystem::exists(path, ignored)) return {};
-  return tokenizer::Tokenizer::from_file(path);
+  const auto path = tokenizer_in(model.parent_path());
+  if (!path) return {};
+  return tokenizer::Tokenizer::from_file(*path);
 }
 
 void check_tokenizer(const LoadedModel& model) {
@@ -40,7 +39,7 @@ LoadedModel load_model(const std::filesystem::path& path, const std::optional<st
   if (passes::is_decoder(*model.file.graph)) model.program = runtime::Program::compile(*model.file.graph);
   const auto own = model.file.attachments.find(artifact::kTokenizerJson);
   if (!tokenizer_path && own != model.file.attachments.end()) {
-    model.tokenizer = tokenizer::Tokenizer::from_json(own->second);
+    model.tokenizer = tokenizer::Tokenizer::from_bytes(own->second);
   } else {
     model.tokenizer = tokenizer_path ? find_tokenizer(*tokenizer_path) : tokenizer_beside(model.file.path);
   }

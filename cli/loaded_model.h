@@ -26,7 +26,7 @@ struct LoadedModel {
 };
 
 // Opens, recognises and compiles. The tokenizer is the one given by --tokenizer, else the artifact's own,
-// else the tokenizer.json beside the model. Throws Error; Error{InvalidModel} for a tokenizer with more
+// else the one beside the model. Throws Error; Error{InvalidModel} for a tokenizer with more
 // tokens than the model.
 LoadedModel load_model(const std::filesystem::path& path, const std::optional<std::string>& tokenizer_path,
                        Console& console);

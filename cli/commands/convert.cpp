@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/commands/commands.h"
+#include "cli/files.h"
 #include "cli/format.h"
 #include "cli/model_file.h"
 #include "cli/progress.h"
@@ -104,11 +105,11 @@ passes::Recipe recipe_of(const Arguments& arguments) {
 
 std::optional<std::string> read_tokenizer(const Arguments& arguments, const ModelFile& model) {
   const std::optional<std::string> given = arguments.text("tokenizer");
-  const std::filesystem::path path = given ? *given : (model.path.parent_path() / "tokenizer.json").string();
-  std::error_code ignored;
-  if (!given && !std::filesystem::exists(path, ignored)) return {};
   // Read it now: a broken tokenizer is found here, not by whoever runs the artifact.
-  return tokenizer::Tokenizer::from_file(path).to_bytes();
+  if (given) return find_tokenizer(*given).to_bytes();
+  const auto beside = tokenizer_in(model.path.parent_path());
+  if (!beside) return {};
+  return tokenizer::Tokenizer::from_file(*beside).to_bytes();
 }
 
 passes::PipelineHooks hooks_of(const Arguments& arguments, Progress& progress, const std::string& output) {

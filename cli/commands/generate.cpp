@@ -4,11 +4,13 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "cli/chat.h"
 #include "cli/commands/commands.h"
 #include "cli/files.h"
 #include "cli/format.h"
 #include "cli/interrupt.h"
 #include "cli/loaded_model.h"
+#include "formats/tokenizer/utf8.h"
 #include "runtime/generate/generate.h"
 
 namespace quern::cli {
@@ -22,8 +24,10 @@ void declare(OptionSet& options) {
       .text("prompt-file,f", "FILE", "a file with that text; - is standard input")
       .text("ids", "IDS", "token ids instead, separated by commas; needs no tokenizer")
       .flag("no-special", "leave out what the tokenizer adds around a text, such as <s>")
-      .text("tokenizer", "FILE", "a tokenizer.json; default: the artifact's own, or the one beside the model")
-      .section("Length")
+      .text("tokenizer", "FILE",
+            "a tokenizer.json; default: the artifact's own, or the one beside the model");
+  declare_chat_options(options);
+  options.section("Length")
       .integer("max-tokens,n", "N", {1, 1e9}, "generate at most N tokens", 128)
       .texts("stop", "TEXT", "end where the text would hold this; it is not printed")
       .flag("ignore-eos", "go on after a token that ends texts")
@@ -43,6 +47,8 @@ void declare(OptionSet& options) {
                "goes on with a text, greedily")
       .example("quern generate model.quern -p \"Once\" --temperature 0.8 --top-p 0.95 --seed 7",
                "samples, repeatably")
+      .example("quern generate model.quern --chat --system \"Answer briefly.\" -p \"Why is the sky blue?\"",
+               "asks a chat model")
       .example("quern generate model.onnx --ids 1,15043,3186 -n 20 --json", "ids in and out, for scripts");
 }
 
@@ -59,11 +65,13 @@ class StreamingText : public runtime::TextDecoder {
 
 struct Prompt {
   std::vector<int64_t> ids;
-  std::string text;  // as given; empty for ids
+  std::string text;  // as given, or as the chat template wrote it; empty for ids
+  bool chat = false;
 };
 
 Prompt read_prompt(const Arguments& arguments, const LoadedModel& model) {
   Prompt prompt;
+  prompt.chat = wants_chat(arguments);
   if (const auto ids = arguments.text("ids")) {
     if (arguments.given("prompt") || arguments.given("prompt-file")) {
       throw UsageError("--ids and a text are both given; one prompt is enough");
@@ -71,17 +79,24 @@ Prompt read_prompt(const Arguments& arguments, const LoadedModel& model) {
     prompt.ids = parse_ids(*ids, "--ids");
     return prompt;
   }
-  if (!arguments.given("prompt") && !arguments.given("prompt-file") && ::isatty(STDIN_FILENO) == 1) {
+  const bool given_text = arguments.given("prompt") || arguments.given("prompt-file");
+  const bool from_messages = arguments.given("messages");
+  if (!given_text && !from_messages && ::isatty(STDIN_FILENO) == 1) {
     throw UsageError("no prompt: give -p TEXT, --prompt-file FILE or --ids 1,2,3");
   }
-  const std::optional<std::string> given = prompt_text(arguments);
-  prompt.text = given ? *given : read_input("-");
+  if (given_text) {
+    prompt.text = *prompt_text(arguments);
+  } else if (!from_messages) {
+    prompt.text = read_input("-");
+  }
   if (!model.tokenizer) {
     throw_error(ErrorCode::BadData, "'", model.file.path.string(),
                 "' has no tokenizer, so that text means nothing to it; "
                 "give --tokenizer tokenizer.json, or token ids with --ids 1,2,3");
   }
-  prompt.ids = model.tokenizer->encode(prompt.text, {.add_special_tokens = !arguments.flag("no-special")});
+  if (prompt.chat) prompt.text = chat_prompt(arguments, model, prompt.text);
+  const bool special = !prompt.chat && !arguments.flag("no-special");
+  prompt.ids = model.tokenizer->encode(prompt.text, {.add_special_tokens = special});
   if (prompt.ids.empty()) {
     throw_error(ErrorCode::BadData, "the prompt is empty; a model needs at least one token to go on from");
   }
@@ -122,6 +137,7 @@ nlohmann::ordered_json to_json(const Prompt& prompt, const runtime::GenerateOutp
   const runtime::GenerateResult& result = output.results.front();
   const runtime::GenerateTiming& timing = output.timing;
   nlohmann::ordered_json object = {{"prompt_ids", prompt.ids}, {"ids", result.ids}};
+  if (prompt.chat) object["prompt"] = tokenizer::to_valid_utf8(prompt.text);
   object["text"] = model.tokenizer ? nlohmann::ordered_json(result.text) : nlohmann::ordered_json();
   object["finish_reason"] = runtime::to_string(result.finish);
   object["stop"] = result.stop.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(result.stop);
@@ -177,7 +193,7 @@ ExitStatus run(const Arguments& arguments, Console& console) {
     throw UsageError("--stop needs a tokenizer; the model has none");
   }
   const bool stream = !console.json();
-  if (stream && model.tokenizer && !arguments.flag("no-echo")) {
+  if (stream && model.tokenizer && !prompt.chat && !arguments.flag("no-echo")) {
     console.print(prompt.text.empty() ? model.tokenizer->decode(prompt.ids, {.skip_special_tokens = true})
                                       : prompt.text);
     console.flush();
