@@ -73,7 +73,7 @@ void Rewriter::replace(Value* old, Value* by) {
 }
 
 void Rewriter::set_input(Node* node, size_t index, Value* value) {
-  edits_.emplace_back([this, node, index, value] {
+  edits_.emplace_back([node, index, value] {
     if (index < node->inputs_.size() && node->inputs_[index]) drop_use(node->inputs_[index], node, index);
     if (index >= node->inputs_.size()) node->inputs_.resize(index + 1, nullptr);
     node->inputs_[index] = value;
@@ -162,8 +162,8 @@ bool Rewriter::commit() {
   check_replacements();
   // Values that take over a name do so before the rest are given unique ones.
   for (const auto& [old, by] : replacements_) {
-    const bool fresh =
-        std::any_of(new_values_.begin(), new_values_.end(), [&](const auto& v) { return v.get() == by; });
+    const bool fresh = std::any_of(new_values_.begin(), new_values_.end(),
+                                   [by = by](const auto& v) { return v.get() == by; });
     if (fresh && by->name_.empty()) {
       by->name_ = old->name_;
       graph_.by_name_.erase(old->name_);

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 
 seconds=${QUERN_FUZZ_SECONDS:-30}
 build=build-fuzz
-command -v clang++ >/dev/null || { echo "fuzz: needs clang++ (Debian: clang, libclang-rt-14-dev)" >&2; exit 1; }
+scripts/install-packages.sh clang libclang-rt-dev
 
 cmake -G Ninja -S . -B "$build" -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=RelWithDebInfo \
       -DQUERN_FUZZ=ON -DQUERN_TESTS=OFF >/dev/null

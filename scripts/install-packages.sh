@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what quern builds and tests with, from the packages of Debian 12 or Ubuntu 24.04.
+# Installs what quern builds and tests with, from the packages of Debian 12 or Ubuntu 24.04; further packages by argument.
 # Does nothing where all of it is there. Needs root, or sudo.
 set -euo pipefail
 
@@ -12,6 +12,8 @@ packages=(
   # tests and checks
   libgtest-dev libonnx-testdata clang-format clang-tidy
 )
+
+packages+=("$@")
 
 missing=()
 for package in "${packages[@]}"; do
