@@ -111,6 +111,45 @@ Tensor from_typed_fields(const onnx::TensorProto& proto, DType dtype, const Shap
   }
 }
 
+void check_sparse(const Shape& shape, const Tensor& values, const Tensor& indices) {
+  const int64_t stored = values.size();
+  const auto rank = static_cast<int64_t>(shape.size());
+  const bool fits = indices.shape() == Shape{stored} || indices.shape() == Shape{stored, rank};
+  if (values.rank() != 1 || indices.dtype() != DType::I64 || !fits) {
+    throw_error(ErrorCode::InvalidModel,
+                "a sparse tensor needs values [n] and int64 indices [n] or [n, rank], not ",
+                to_string(values.shape()), " and ", to_string(indices.shape()));
+  }
+  if (values.dtype() == DType::String || bit_width(values.dtype()) < 8) {
+    throw_error(ErrorCode::Unsupported, "sparse tensors of ", to_string(values.dtype()),
+                " are not supported");
+  }
+  const int64_t bytes = byte_size(values.dtype(), element_count(shape));
+  constexpr int64_t kFree = int64_t{64} << 20;
+  constexpr int64_t kMostPerStored = 1000;
+  if (bytes > kFree && bytes / kMostPerStored > values.byte_size()) {
+    throw_error(ErrorCode::Unsupported, "a sparse tensor of shape ", to_string(shape), " with ", stored,
+                " stored elements is too large to be made dense");
+  }
+}
+
+// Where stored element `i` goes, in row-major order. Indices are linear, or one per axis.
+int64_t sparse_position(const Shape& shape, const Tensor& indices, int64_t i) {
+  const bool linear = indices.rank() == 1;
+  const Shape extents = linear ? Shape{element_count(shape)} : shape;
+  int64_t position = 0;
+  for (size_t axis = 0; axis < extents.size(); ++axis) {
+    const int64_t index =
+        indices.int_at(i * static_cast<int64_t>(extents.size()) + static_cast<int64_t>(axis));
+    if (index < 0 || index >= extents[axis]) {
+      throw_error(ErrorCode::InvalidModel, "index ", index, " of a sparse tensor lies outside its shape ",
+                  to_string(shape));
+    }
+    position = position * extents[axis] + index;
+  }
+  return position;
+}
+
 }  // namespace
 
 Tensor TensorReader::read(const onnx::TensorProto& proto) const {
@@ -138,45 +177,15 @@ Tensor TensorReader::read(const onnx::TensorProto& proto) const {
 
 Tensor TensorReader::read(const onnx::SparseTensorProto& proto) const {
   const Shape shape(proto.dims().begin(), proto.dims().end());
-  const int64_t count = element_count(shape);
   const Tensor values = read(proto.values());
   const Tensor indices = read(proto.indices());
-  const int64_t stored = values.size();
-  const auto rank = static_cast<int64_t>(shape.size());
-  const bool linear = indices.shape() == Shape{stored};
-  if (values.rank() != 1 || indices.dtype() != DType::I64 ||
-      !(linear || indices.shape() == Shape{stored, rank})) {
-    throw_error(ErrorCode::InvalidModel,
-                "a sparse tensor needs values [n] and int64 indices [n] or [n, rank], not ",
-                to_string(values.shape()), " and ", to_string(indices.shape()));
-  }
-  if (values.dtype() == DType::String || bit_width(values.dtype()) < 8) {
-    throw_error(ErrorCode::Unsupported, "sparse tensors of ", to_string(values.dtype()),
-                " are not supported");
-  }
-  const int64_t bytes = byte_size(values.dtype(), count);
-  constexpr int64_t kFree = int64_t{64} << 20;
-  constexpr int64_t kMostPerStored = 1000;
-  if (bytes > kFree && bytes / kMostPerStored > values.byte_size()) {
-    throw_error(ErrorCode::Unsupported, "a sparse tensor of shape ", to_string(shape), " with ", stored,
-                " stored elements is too large to be made dense");
-  }
+  check_sparse(shape, values, indices);
   Tensor dense = Tensor::zeros(values.dtype(), shape);
-  const auto width = bit_width(values.dtype()) / 8;
-  const Shape strides = strides_of(shape);
-  std::byte* out = dense.mutable_bytes();
-  for (int64_t i = 0; i < stored; ++i) {
-    int64_t position = 0;
-    for (int64_t axis = 0; axis < (linear ? 1 : rank); ++axis) {
-      const int64_t index = indices.int_at(linear ? i : i * rank + axis);
-      const int64_t limit = linear ? count : shape[static_cast<size_t>(axis)];
-      if (index < 0 || index >= limit) {
-        throw_error(ErrorCode::InvalidModel, "index ", index, " of a sparse tensor lies outside its shape ",
-                    to_string(shape));
-      }
-      position += linear ? index : index * strides[static_cast<size_t>(axis)];
-    }
-    std::memcpy(out + position * width, values.bytes() + i * width, static_cast<size_t>(width));
+  const auto width = static_cast<size_t>(bit_width(values.dtype()) / 8);
+  for (int64_t i = 0; i < values.size(); ++i) {
+    const auto position = static_cast<size_t>(sparse_position(shape, indices, i));
+    std::memcpy(dense.mutable_bytes() + position * width, values.bytes() + static_cast<size_t>(i) * width,
+                width);
   }
   return dense;
 }
