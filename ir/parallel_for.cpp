@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -27,8 +28,15 @@ void parallel_for(int64_t count, const ParallelOptions& options,
   };
   {
     std::vector<std::jthread> threads;
-    for (int64_t part = 1; part < parts; ++part) threads.emplace_back(run, part);
+    threads.reserve(static_cast<size_t>(parts));
+    int64_t started = 1;
+    try {
+      for (; started < parts; ++started) threads.emplace_back(run, started);
+    } catch (const std::system_error&) {
+      // There are no more threads to be had: this one does their share.
+    }
     run(0);
+    for (int64_t part = started; part < parts; ++part) run(part);
   }
   for (const std::exception_ptr& failure : failures) {
     if (failure) std::rethrow_exception(failure);
