@@ -1,20 +1,56 @@
 #include "passes/compile.h"
 
-#include "ir/rewriter.h"
+#include <algorithm>
+#include <atomic>
+#include <future>
+#include <system_error>
+
+#include "formats/file/checksum.h"
+#include "formats/file/mapped_file.h"
 #include "passes/canonicalize/pipeline.h"
+#include "passes/weights/placeholders.h"
 
 namespace quern::passes {
 namespace {
 
-// A constant of the type of `value` without bytes of its own; the writer's filter puts the real one in its
-// place before anybody looks at them.
-Constant placeholder(const Value& value) {
-  const std::optional<Shape> shape = as_constant(value.shape());
-  if (!shape)
-    throw_error(ErrorCode::Internal, "the shape of the weight '", value.name(), "' is not constant");
-  return Tensor::view(value.dtype(), *shape, nullptr, nullptr,
-                      byte_size(value.dtype(), element_count(*shape)));
-}
+// Reading the sources for their digests takes as long as converting, so it is done beside it, and given up
+// where that fails.
+class SourceDigests {
+ public:
+  explicit SourceDigests(const std::vector<std::filesystem::path>& files) {
+    const auto describe_all = [this, files] {
+      std::vector<artifact::SourceFile> sources;
+      for (const std::filesystem::path& file : files) sources.push_back(describe(file));
+      return sources;
+    };
+    try {
+      result_ = std::async(std::launch::async, describe_all);
+    } catch (const std::system_error&) {  // no thread is to be had
+      result_ = std::async(std::launch::deferred, describe_all);
+    }
+  }
+  ~SourceDigests() { stop_ = true; }
+  SourceDigests(const SourceDigests&) = delete;
+  SourceDigests& operator=(const SourceDigests&) = delete;
+
+  std::vector<artifact::SourceFile> get() { return result_.get(); }
+
+ private:
+  artifact::SourceFile describe(const std::filesystem::path& path) const {
+    constexpr size_t kPart = size_t{8} << 20;
+    const auto file = MappedFile::open(path);
+    Sha256 hash;
+    for (size_t at = 0; at < file->bytes().size() && !stop_; at += kPart) {
+      const auto part = file->bytes().subspan(at, std::min(kPart, file->bytes().size() - at));
+      hash.update(part);
+      file->drop_pages(part);
+    }
+    return {path.filename().string(), file->size(), to_hex(hash.finish())};
+  }
+
+  std::atomic<bool> stop_ = false;
+  std::future<std::vector<artifact::SourceFile>> result_;  // last: its thread uses the others
+};
 
 }  // namespace
 
@@ -41,32 +77,26 @@ PipelineReport prepare_for_execution(Graph& graph) {
 std::vector<WeightResult> write_artifact(const Graph& graph, const Recipe& recipe, const ArtifactParts& parts,
                                          const std::filesystem::path& target,
                                          const WeightProgress& progress) {
-  // `graph` keeps the expressions that `lean`, which is written, has placeholders for.
-  const std::unique_ptr<Graph> lean = graph.clone();
-  const std::vector<StoredExpression> expressions = stored_expressions(graph);
-  std::map<const Value*, const Value*> expression_of;
-  for (const StoredExpression& expression : expressions) {
-    Value* copy = lean->find_value(expression.value->name());
-    const Value* constant = replace_by_constant(*lean, copy, placeholder(*copy), expression.name);
-    expression_of[constant] = expression.value;
-  }
-  remove_dead_nodes(*lean);
+  SourceDigests sources(parts.sources);
+  const GraphToWrite to_write(graph);
   std::vector<WeightResult> results;
   size_t done = 0;
   artifact::Writer writer(target);
-  writer.write_graph(*lean, [&](const Value& constant) -> Constant {
-    const auto found = expression_of.find(&constant);
-    if (found == expression_of.end()) return *constant.constant();
-    if (progress) progress(constant.name(), done++, expressions.size());
+  writer.write_graph(to_write.graph(), [&](const Value& constant) -> Constant {
+    const Value* expression = to_write.expression(&constant);
+    if (expression == nullptr) return *constant.constant();
+    if (progress) progress(constant.name(), done++, to_write.expressions());
     WeightResult result;
-    Constant made = materialize(*found->second, &result);
-    if (!result.format.empty()) results.push_back(std::move(result));
+    Constant made = materialize(*expression, &result);
+    if (!result.format.empty()) {
+      result.name = constant.name();
+      results.push_back(std::move(result));
+    }
     return made;
   });
   for (const auto& [name, bytes] : parts.attachments) writer.add_attachment(name, bytes);
   writer.add_attachment(artifact::kRecipe, print_recipe(with_all_options(recipe)));
-  for (const std::filesystem::path& source : parts.sources)
-    writer.add_source(artifact::describe_source(source));
+  for (const artifact::SourceFile& source : sources.get()) writer.add_source(source);
   writer.finish();
   return results;
 }
