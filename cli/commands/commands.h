@@ -7,6 +7,7 @@ namespace quern::cli {
 
 Command convert_command();
 Command export_command();
+Command synth_command();
 Command generate_command();
 Command run_command();
 Command validate_command();

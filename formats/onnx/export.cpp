@@ -135,7 +135,7 @@ void export_model(const Graph& graph, const std::filesystem::path& path, const E
       return external ? write_external(tensor, *data, location) : tensor_to_onnx(tensor);
     };
     const auto version = opsets.find("");
-    GraphWriter(write_tensor, version != opsets.end() ? version->second : 0)
+    GraphWriter(write_tensor, version != opsets.end() ? version->second : 0, options.data)
         .write(graph, *model.mutable_graph());
     if (model.ByteSizeLong() > INT_MAX) {
       throw_error(ErrorCode::InvalidArgument,

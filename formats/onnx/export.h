@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 
 #include "ir/graph.h"
 
@@ -12,6 +13,9 @@ struct ExportOptions {
   // Where the constants take more bytes than this, those of 1 KiB and more go into "<file name>.data" beside
   // the model. Protobuf allows no more than 2 GiB inline.
   int64_t external_over = int64_t{1} << 30;
+  // If set: what to write in place of a plain constant, of the same type. Called for each in order; the
+  // result is released before the next, so that models larger than memory can be written.
+  std::function<Tensor(const Value&)> data = {};
 };
 
 // Writes `graph` to `path`. Importing it again gives the same graph: names, operators, attributes, types,

@@ -78,7 +78,7 @@ void GraphWriter::write_constant(const Value& value, onnx::GraphProto& proto) {
   const std::string name = name_of(&value);
   with_context("writing constant " + quoted(name), [&] {
     if (const Tensor* tensor = value.tensor()) {
-      add_initializer(*tensor, name, proto);
+      add_initializer(data_ ? data_(value) : *tensor, name, proto);
     } else if (const QuantizedTensor* quantized = value.quantized()) {
       write_quantized(*quantized, name, proto);
     } else if (value.packed()->spec().is_quantized()) {
@@ -180,7 +180,7 @@ void GraphWriter::write_attribute(const std::string& name, const Attribute& valu
     }
     void operator()(const std::shared_ptr<Graph>& graph) const {
       out.set_type(Type::GRAPH);
-      GraphWriter inner(writer.write_tensor_, writer.opset_);
+      GraphWriter inner(writer.write_tensor_, writer.opset_, writer.data_);
       inner.names_ = writer.names_;
       inner.write(*graph, *out.mutable_g());
     }

@@ -17,8 +17,12 @@ using TensorWriter = std::function<onnx::TensorProto(const Tensor&)>;
 
 class GraphWriter {
  public:
+  // What to write in place of a plain constant; empty: its own data.
+  using DataSource = std::function<Tensor(const Value&)>;
+
   // `opset` is the version of ai.onnx that the file will import.
-  GraphWriter(TensorWriter write_tensor, int opset) : write_tensor_(std::move(write_tensor)), opset_(opset) {}
+  GraphWriter(TensorWriter write_tensor, int opset, DataSource data = {})
+      : write_tensor_(std::move(write_tensor)), data_(std::move(data)), opset_(opset) {}
 
   void write(const Graph& graph, onnx::GraphProto& proto);
 
@@ -36,6 +40,7 @@ class GraphWriter {
   std::string unused_name(const std::string& wanted);
 
   TensorWriter write_tensor_;
+  DataSource data_;
   int opset_;
   std::unordered_map<const Value*, std::string> names_;  // of all graphs around, too
   std::set<std::string> used_;                           // in the graph at hand

@@ -59,6 +59,13 @@ WeightView::WeightView(Tensor tensor)
       strides_(strides_of(shape_)),
       precision_(storage_.dtype()) {}
 
+WeightView WeightView::transposed() const {
+  WeightView view = *this;
+  std::reverse(view.shape_.begin(), view.shape_.end());
+  std::reverse(view.strides_.begin(), view.strides_.end());
+  return view;
+}
+
 std::optional<WeightView> WeightView::of(const Value& value) {
   if (const Tensor* tensor = value.tensor()) {
     if (!is_readable(tensor->dtype())) return std::nullopt;

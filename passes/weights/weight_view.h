@@ -18,6 +18,8 @@ class WeightView {
   // anything else.
   static std::optional<WeightView> of(const Value& value);
   explicit WeightView(Tensor tensor);
+  // Of a matrix.
+  WeightView transposed() const;
 
   const Shape& shape() const { return shape_; }
   const Tensor& storage() const { return storage_; }
