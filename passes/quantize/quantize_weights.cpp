@@ -26,7 +26,8 @@ Node* add_conversion(Rewriter& rewriter, const WeightSite& site, const WeightSet
                               .attributes = to_attributes(settings.quantize_options())});
   }
   const std::optional<DType> dtype = settings.float_dtype();
-  if (!dtype || site.value->dtype() == *dtype) return nullptr;
+  // A quantized weight is of float type to whoever reads it: the Cast is what makes it plain.
+  if (!dtype || (site.value->dtype() == *dtype && !site.is_quantized())) return nullptr;
   return rewriter.add_node(
       {.op = "Cast", .inputs = {site.value}, .attributes = {{"to", onnx_dtype(*dtype)}}});
 }
@@ -77,7 +78,10 @@ PassReport QuantizeWeights::run(Graph& graph, PassContext& context) {
     WeightSettings defaults = defaults_;
     if (site.is_embedding && embeddings_ != "same") defaults.weights = embeddings_;
     const WeightSettings settings = overrides.apply(defaults, site);
-    if (site.is_quantized() || site.is_packed()) {
+    // What the file holds quantized is quantized anew, unless it shall be kept. What this pass decided stays
+    // decided.
+    const bool decided = site.is_packed() || (site.is_quantized() && !site.value->is_constant());
+    if (decided || (site.is_quantized() && settings.weights == "keep")) {
       context.explain_failure(report, *site.uses.front().node, "'", site.name,
                               "' is quantized or packed already");
       continue;

@@ -236,7 +236,11 @@ Constant materialize(const Value& value, WeightResult* result) {
     const bool is_weight = decision.pack || decision.quantize || (view && view->shape().size() == 2);
     if (!is_weight) return evaluate_whole(value);
     if (!view) {
-      const Constant source = evaluate_whole(*decision.source);
+      Constant source = evaluate_whole(*decision.source);
+      // Quantized anew: the error is that of the second time.
+      if (const auto* quantized = std::get_if<QuantizedTensor>(&source); quantized && decision.quantize) {
+        source = dequantize(*quantized);
+      }
       const Tensor* tensor = std::get_if<Tensor>(&source);
       // Quantized constants that only have to be packed, for one.
       if (tensor == nullptr || tensor->rank() != 2 || !is_floating(tensor->dtype()))

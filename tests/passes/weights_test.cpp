@@ -136,6 +136,44 @@ TEST_F(WeightsTest, HalfPrecisionComputesTheSame) {
   expect_no_match("quantize-weights", {{"weights", "fp16"}});
 }
 
+// What a file holds quantized stays so where weights are kept, and is quantized anew otherwise.
+TEST_F(WeightsTest, QuantizedWeightsAreKeptOrQuantizedAnew) {
+  const auto build_quantized = [&] {
+    build([&](Rewriter& r) {
+      QuantizeOptions options;
+      options.scheme = {.code = DType::U4,
+                        .symmetric = false,
+                        .granularity = QuantScheme::Granularity::Group,
+                        .axis = 1,
+                        .group_size = 32};
+      Value* x = r.add_input("x", f32({sym("tokens"), 64}));
+      r.add_output(
+          linear(r, x, r.add_constant(quantize(random_tensor({24, 64}, 1), options), "w"), "product"), "y");
+    });
+  };
+  const auto weight = [&] { return graph().nodes().back()->input(1); };
+  build_quantized();
+  expect_no_match("quantize-weights", {{"weights", "keep"}});
+  run("pack-weights");
+  run("materialize-weights");
+  EXPECT_EQ(weight()->packed()->spec().scheme.code, DType::U4);
+
+  build_quantized();
+  absolute_ = 0.2;
+  expect_fires("quantize-weights", {{"weights", "int8"}});
+  expect_fires("pack-weights");
+  run("materialize-weights");
+  EXPECT_EQ(weight()->packed()->spec().scheme.code, DType::I8);
+
+  for (const auto& [name, dtype] : {std::pair("fp32", DType::F32), std::pair("fp16", DType::F16)}) {
+    build_quantized();
+    expect_fires("quantize-weights", {{"weights", name}});
+    run("materialize-weights");
+    ASSERT_NE(weight()->tensor(), nullptr) << name;
+    EXPECT_EQ(weight()->dtype(), dtype);
+  }
+}
+
 TEST_F(WeightsTest, OverridesMatchTensorAndNodeNamesAndTheLastWins) {
   build_model();
   run("quantize-weights", {{"weights", "int4"},
