@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -20,7 +21,7 @@ namespace {
 using Granularity = QuantScheme::Granularity;
 
 // Of the floats of a block of rows.
-constexpr int64_t kBlockBytes = int64_t{8} << 20;
+constexpr int64_t kBlockBytes = int64_t{4} << 20;
 constexpr int64_t kSmallBytes = int64_t{1} << 20;
 
 Constant evaluate_whole(const Value& value) {
@@ -226,37 +227,49 @@ nlohmann::json to_json(const WeightResult& result) {
           {"max_error", result.error.max_error}};
 }
 
-Constant materialize(const Value& value, WeightResult* result) {
-  if (value.is_constant()) return *value.constant();
+namespace {
+
+Constant compute_weight(const Value& value, const std::string& name, WeightResult* result) {
   Decision decision = read_decision(value);
   if (decision.quantize) decision.quantize->importance = decision.importance;
+  std::optional<WeightView> view = WeightView::of(*decision.source);
+  const bool is_weight = decision.pack || decision.quantize || (view && view->shape().size() == 2);
+  if (!is_weight) return evaluate_whole(value);
+  if (!view) {
+    Constant source = evaluate_whole(*decision.source);
+    // Quantized anew: the error is that of the second time.
+    if (const auto* quantized = std::get_if<QuantizedTensor>(&source); quantized && decision.quantize) {
+      source = dequantize(*quantized);
+    }
+    const Tensor* tensor = std::get_if<Tensor>(&source);
+    // Quantized constants that only have to be packed, for one.
+    if (tensor == nullptr || tensor->rank() != 2 || !is_floating(tensor->dtype()))
+      return evaluate_whole(value);
+    view = WeightView(*tensor);
+  }
+  WeightBuilder builder(decision, *view);
+  Constant constant = builder.build();
+  if (result != nullptr) {
+    *result = {.name = name,
+               .format = format_of(constant),
+               .shape = view->shape(),
+               .bytes = byte_size(constant),
+               .error = builder.error};
+  }
+  return constant;
+}
+
+}  // namespace
+
+Constant materialize(const Value& value, WeightResult* result) {
+  if (value.is_constant()) return *value.constant();
   const std::string name = weight_name(value);
   return with_context("computing weight '" + name + "'", [&] {
-    std::optional<WeightView> view = WeightView::of(*decision.source);
-    const bool is_weight = decision.pack || decision.quantize || (view && view->shape().size() == 2);
-    if (!is_weight) return evaluate_whole(value);
-    if (!view) {
-      Constant source = evaluate_whole(*decision.source);
-      // Quantized anew: the error is that of the second time.
-      if (const auto* quantized = std::get_if<QuantizedTensor>(&source); quantized && decision.quantize) {
-        source = dequantize(*quantized);
-      }
-      const Tensor* tensor = std::get_if<Tensor>(&source);
-      // Quantized constants that only have to be packed, for one.
-      if (tensor == nullptr || tensor->rank() != 2 || !is_floating(tensor->dtype()))
-        return evaluate_whole(value);
-      view = WeightView(*tensor);
+    try {
+      return compute_weight(value, name, result);
+    } catch (const std::bad_alloc&) {
+      throw_error(ErrorCode::OutOfMemory, "there is no memory for it");
     }
-    WeightBuilder builder(decision, *view);
-    Constant constant = builder.build();
-    if (result != nullptr) {
-      *result = {.name = name,
-                 .format = format_of(constant),
-                 .shape = view->shape(),
-                 .bytes = byte_size(constant),
-                 .error = builder.error};
-    }
-    return constant;
   });
 }
 
