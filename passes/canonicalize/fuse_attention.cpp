@@ -11,11 +11,6 @@
 namespace quern::passes {
 namespace {
 
-// How ONNX numbers the floating types of Cast's attribute `to`.
-int64_t onnx_type(DType dtype) {
-  return dtype == DType::F16 ? 10 : dtype == DType::BF16 ? 16 : 1;
-}
-
 ViewAxis joined(ViewAxis a, const ViewAxis& b) {
   a.insert(a.end(), b.begin(), b.end());
   return a;
@@ -145,7 +140,7 @@ Value* emit_mask(BatchRewriter& batch, const AttentionMatch& match, DType dtype)
     if (term.boolean) {
       value = as_added(batch, value, term, dtype);
     } else {
-      if (value->dtype() != dtype) value = batch.add("Cast", {value}, {{"to", onnx_type(dtype)}});
+      if (value->dtype() != dtype) value = batch.add("Cast", {value}, {{"to", onnx_code(dtype)}});
       if (term.factor != 1) {
         Value* factor =
             batch.add_constant(Tensor::scalar<float>(static_cast<float>(term.factor)).cast(dtype));
@@ -214,7 +209,7 @@ std::string rewrite(BatchRewriter& batch, const AttentionMatch& match) {
   for (size_t i = 0; i < 3; ++i) {
     Value* value = all_packed ? packed[i].stage->value : emit_heads(batch, plans[i]);
     if (i < 2) scale *= (all_packed ? packed[i] : plans[i].found).stage->scale;
-    if (value->dtype() != dtype) value = batch.add("Cast", {value}, {{"to", onnx_type(dtype)}});
+    if (value->dtype() != dtype) value = batch.add("Cast", {value}, {{"to", onnx_code(dtype)}});
     inputs.push_back(value);
   }
   if (all_packed) {

@@ -3,6 +3,7 @@
 #include "ir/schema.h"
 #include "passes/canonicalize/control.h"
 #include "passes/canonicalize/match.h"
+#include "passes/canonicalize/quantized_layout.h"
 
 namespace quern::passes {
 namespace {
@@ -47,13 +48,19 @@ bool is_bias(const Value* value, int64_t n) {
          value->shape()[0] == Dim(n);
 }
 
-// W as [N, K]: W itself, what it is the transpose of, or its transpose.
+// W as [N, K]: W itself, what it is the transpose of, or its transpose. What a constant was cast to does not
+// matter: Linear takes weights of any float type.
 Value* as_nk(BatchRewriter& batch, const LinearMatch& match) {
-  if (match.weight_is_nk) return match.weight;
-  const Node* transpose = produced_by(match.weight, "Transpose");
-  if (transpose && transpose->ints_attribute("perm", {1, 0}) == std::vector<int64_t>{1, 0})
-    return transpose->input(0);
-  return batch.add("Transpose", {match.weight}, {{"perm", std::vector<int64_t>{1, 0}}});
+  Value* weight = skip_casts(match.weight);
+  if (match.weight_is_nk) return weight;
+  const Node* transpose = produced_by(weight, "Transpose");
+  if (transpose && transpose->ints_attribute("perm", {1, 0}) == std::vector<int64_t>{1, 0}) {
+    return skip_casts(transpose->input(0));
+  }
+  if (const QuantizedTensor* quantized = weight->quantized()) {
+    return batch.add_constant(transposed(*quantized), weight->name());
+  }
+  return batch.add("Transpose", {weight}, {{"perm", std::vector<int64_t>{1, 0}}});
 }
 
 bool fuse_product(BatchRewriter& batch, const Node& node, const ControlValues& control, PassContext& context,
@@ -128,8 +135,12 @@ PassReport FuseEmbedding::run(Graph& graph, PassContext&) {
         continue;
       // A constant index is data movement that constant folding or a view takes care of.
       if (is_constant_expression(node->input(1))) continue;
-      batch.substitute(node->output(), "Embedding", {node->input(0), node->input(1)}, {},
-                       std::string(kQuernDomain), node->name());
+      // Embedding gives f32, whatever the table is stored as.
+      Value* rows = batch.add("Embedding", {node->input(0), node->input(1)}, {}, std::string(kQuernDomain),
+                              node->name());
+      const DType dtype = node->output()->dtype();
+      if (dtype != DType::F32) rows = batch.add("Cast", {rows}, {{"to", onnx_code(dtype)}});
+      batch.replace(node->output(), rows);
       ++report.changes;
     }
     batch.commit();

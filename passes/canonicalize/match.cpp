@@ -48,6 +48,10 @@ std::optional<int64_t> last_dim(const Value* value) {
   return value->shape().back().as_constant();
 }
 
+int64_t onnx_code(DType floating) {
+  return floating == DType::F16 ? 10 : floating == DType::BF16 ? 16 : 1;
+}
+
 Value* skip_casts(Value* value) {
   while (value->producer() != nullptr) {
     const Node* node = value->producer();

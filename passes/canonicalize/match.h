@@ -31,6 +31,9 @@ Node* produced_by(const Value* value, std::string_view op, std::string_view doma
 // The last dimension as a constant.
 std::optional<int64_t> last_dim(const Value* value);
 
+// How ONNX numbers F32, F16 and BF16, for Cast's attribute `to`.
+int64_t onnx_code(DType floating);
+
 // Skips Casts between floating types and Identities, backwards.
 Value* skip_casts(Value* value);
 

@@ -4,6 +4,7 @@
 
 #include "ir/rewriter.h"
 #include "ir/shape_inference.h"
+#include "passes/canonicalize/match.h"
 
 namespace quern::passes {
 namespace {
@@ -96,6 +97,15 @@ std::optional<TransformerInputs> transformer_inputs(const Graph& graph) {
     break;
   }
   return inputs;
+}
+
+bool TransformerInputs::is_past(const Value* value) const {
+  return std::find(pasts.begin(), pasts.end(), skip_casts(const_cast<Value*>(value))) != pasts.end();
+}
+
+const Node* TransformerInputs::past_concat(const Value* value) const {
+  const Node* node = produced_by(skip_casts(const_cast<Value*>(value)), "Concat");
+  return node && node->inputs().size() == 2 && is_past(node->input(0)) ? node : nullptr;
 }
 
 NameDimensions::NameDimensions()

@@ -16,6 +16,11 @@ struct TransformerInputs {
   Value* positions = nullptr;
   std::vector<Value*> pasts;
   Prober::Symbols symbols;  // the past's is empty where there is none
+
+  // Whether the value is one of the pasts, maybe cast to another floating type.
+  bool is_past(const Value* value) const;
+  // The Concat of a past and new keys or values that gives `value`, maybe cast; null if something else does.
+  const Node* past_concat(const Value* value) const;
 };
 
 // Nothing where there is not exactly one input of token ids of rank 2 with a symbolic sequence dimension, or

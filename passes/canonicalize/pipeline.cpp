@@ -13,7 +13,9 @@ RecipeStep group(std::string name, const std::vector<const char*>& passes) {
 
 std::vector<RecipeStep> canonicalization_steps() {
   return {
+      {.pass = "inline-branches"},
       {.pass = "name-dimensions"},
+      {.pass = "adopt-quantized"},
       group("cleanup",
             {"constant-folding", "shape-arithmetic", "no-ops", "common-subexpressions", "dead-code"}),
       {.pass = "fuse-norm"},

@@ -1,16 +1,20 @@
 #include "passes/canonicalize/register.h"
 
+#include "passes/canonicalize/adopt_quantized.h"
 #include "passes/canonicalize/fuse_activation.h"
 #include "passes/canonicalize/fuse_attention.h"
 #include "passes/canonicalize/fuse_linear.h"
 #include "passes/canonicalize/fuse_norm.h"
 #include "passes/canonicalize/fuse_skip_norm.h"
+#include "passes/canonicalize/inline_branches.h"
 #include "passes/canonicalize/name_dimensions.h"
 #include "passes/canonicalize/to_decoder.h"
 
 namespace quern::passes {
 
 void register_canonicalize_passes(PassRegistry& registry) {
+  registry.add<InlineBranches>();
+  registry.add<AdoptQuantized>();
   registry.add<FuseNorm>();
   registry.add<FuseActivation>();
   registry.add<FuseLinear>();

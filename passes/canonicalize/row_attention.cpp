@@ -43,9 +43,11 @@ std::pair<int64_t, int64_t> divide(const Value* operand, int64_t stated_heads) {
   return {stated_heads, shape[2].constant() / stated_heads};
 }
 
-bool same_scale(double scale, int64_t head_size) {
+// Half precision rounds the factor that stands for it.
+bool same_scale(double scale, int64_t head_size, DType dtype) {
   const double usual = 1 / std::sqrt(static_cast<double>(head_size));
-  return std::abs(scale - usual) <= 1e-6 * usual;
+  const double tolerance = dtype == DType::F16 ? 1e-3 : dtype == DType::BF16 ? 8e-3 : 1e-6;
+  return std::abs(scale - usual) <= tolerance * usual;
 }
 
 }  // namespace
@@ -84,14 +86,11 @@ Value* RowBuilder::emit_rotary(Value* rows, const RotaryKind& kind, const Node* 
 // An operand of an attention with the rotary embedding that was applied to it, if any was.
 Value* RowBuilder::rotated(const Value* operand, int64_t heads, int64_t head_size, bool packed) {
   // Keys: the new ones alone are rotated.
-  const Node* joined = produced_by(operand, "Concat");
-  const bool past =
-      joined && joined->inputs().size() == 2 &&
-      std::find(inputs_.pasts.begin(), inputs_.pasts.end(), joined->input(0)) != inputs_.pasts.end();
-  Value* target = past ? joined->input(1) : const_cast<Value*>(operand);
+  const Node* joined = inputs_.past_concat(operand);
+  Value* target = joined ? joined->input(1) : const_cast<Value*>(operand);
   const auto direct = state_.find(target);
   if (direct != state_.end() && direct->second.ok())
-    return as_heads(rows_of(operand), heads, head_size, packed, past ? "keys" : "queries or keys");
+    return as_heads(rows_of(operand), heads, head_size, packed, joined ? "keys" : "queries or keys");
   const LinearRegion region = find_region(target, control_, order_);
   if (!region.reason.empty()) throw NotRowWise{region.reason};
   if (!region.positional)
@@ -123,7 +122,7 @@ Value* RowBuilder::emit_attention(const Node& origin, const Heads& heads, Value*
   Attributes attributes = {
       {"layer", layers_++}, {"heads", heads.query}, {"kv_heads", heads.key}, {"head_size", heads.size}};
   if (heads.value_size != heads.size) attributes["value_head_size"] = heads.value_size;
-  if (heads.scale != 0 && !same_scale(heads.scale, heads.size))
+  if (heads.scale != 0 && !same_scale(heads.scale, heads.size, origin.input(0)->dtype()))
     attributes["scale"] = static_cast<float>(heads.scale);
   if (heads.softcap != 0) attributes["softcap"] = static_cast<float>(heads.softcap);
   if (mask.window > 0) attributes["window"] = mask.window;
@@ -155,7 +154,7 @@ void RowBuilder::attention(const Node& node) {
   Value* k = rotated(node.input(1), key_heads, size, packed);
   Value* v = as_heads(rows_of(node.input(2)), key_heads, value_size, packed, "values");
   const bool with_past = !inputs_.symbols.past.empty();
-  const bool key_cached = node.input(4) != nullptr || produced_by(node.input(1), "Concat") != nullptr;
+  const bool key_cached = node.input(4) != nullptr || inputs_.past_concat(node.input(1)) != nullptr;
   if (with_past != key_cached || (node.input(5) != nullptr) != (node.input(4) != nullptr) ||
       (with_past && node.input(4) == nullptr && !rows_of(node.input(2)).cached)) {
     throw NotRowWise{describe(node) + " attends to other keys and values than the past and the new ones"};

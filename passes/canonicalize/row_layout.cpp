@@ -4,6 +4,7 @@
 
 #include "ir/schema.h"
 #include "passes/canonicalize/match.h"
+#include "passes/canonicalize/quantized_layout.h"
 #include "passes/canonicalize/row_builder.h"
 
 namespace quern::passes {
@@ -51,6 +52,10 @@ Value* RowBuilder::take_features(Value* rows, const std::vector<int64_t>& order)
   Value*& taken = taken_[{rows, order}];
   if (taken != nullptr) return taken;
   const auto cut = [&](Value* from, int64_t axis) {
+    if (const QuantizedTensor* quantized = from->quantized(); quantized && axis == 0) {
+      if (auto rows = passes::rows_of(*quantized, order))
+        return rewriter_.add_constant(std::move(*rows), from->name());
+    }
     if (is_range(order)) {
       return emit("Slice", {from, ints({order.front()}), ints({order.back() + 1}), ints({axis}), ints({1})});
     }

@@ -24,7 +24,6 @@ void RowBuilder::embedding(const Node& node) {
   const Rows& ids = rows_of(node.input(1));
   Rows result = ids;
   result.rows = emit("Embedding", {table, ids.rows}, {}, std::string(kQuernDomain), &node);
-  if (result.rows->dtype() != DType::F32) result.rows = emit("Cast", {result.rows}, {{"to", int64_t{1}}});
   std::vector<ViewAxis> axes = ids.view.axes();
   axes.push_back({{Rows::kFeatures, 1, table->shape()[1]}});
   result.view = View::of_axes(std::move(axes), ids.view.offsets());
@@ -171,7 +170,6 @@ Rows RowBuilder::position_embedding(const Value* value) {
   if (*offset != 0) table = emit("Slice", {table, ints({*offset}), ints({*rows}), ints({0}), ints({1})});
   Rows result;
   result.rows = emit("Embedding", {table, positions_}, {}, std::string(kQuernDomain), lookup);
-  if (result.rows->dtype() != DType::F32) result.rows = emit("Cast", {result.rows}, {{"to", int64_t{1}}});
   const SymShape& ids = inputs_.ids->shape();
   result.view = View(SymShape{ids[0], ids[1], table->shape()[1]});
   return result;
@@ -278,8 +276,7 @@ void RowBuilder::gather(const Node& node) {
 void RowBuilder::join(const Node& node) {
   const Value* out = node.output();
   if (!out->has_shape()) throw NotRowWise{"the shape of '" + out->name() + "' is not known"};
-  const bool past_first = node.inputs().size() == 2 && std::find(inputs_.pasts.begin(), inputs_.pasts.end(),
-                                                                 node.input(0)) != inputs_.pasts.end();
+  const bool past_first = node.inputs().size() == 2 && inputs_.is_past(node.input(0));
   if (past_first) {
     Rows result = rows_of(node.input(1));
     const int axis = axis_of(node, result.view, 0);
