@@ -142,26 +142,6 @@ INSTANTIATE_TEST_SUITE_P(Models, RecordedModelTest, testing::ValuesIn(kModels), 
 // The same weights without a cache would give the same figure.
 INSTANTIATE_TEST_SUITE_P(Models, RecordedPerplexityTest, testing::ValuesIn(kModels, kModels + 3), name_of);
 
-TEST(Stories260K, DecodesAsOnnxRuntimeDid) {
-  QUERN_NEEDS_SHARED("models/stories260K");
-  const auto folder = shared_path("models/stories260K");
-  const nlohmann::json golden = nlohmann::json::parse(read_all(folder / "golden.json"));
-  const auto prompt = golden["prompt_ids"].get<std::vector<int64_t>>();
-  const std::string file = "model_with_past_opset17.onnx";
-  const auto ids = golden["files"][file]["greedy_ids"].get<std::vector<int64_t>>();
-  Session session(compile(folder / file), {.threads = 1});
-  EXPECT_EQ(greedy(session, prompt, static_cast<int64_t>(ids.size())), ids);
-  Sequence sequence = session.new_sequence();
-  std::vector<int64_t> next = prompt;
-  for (const nlohmann::json& step : golden["files"][file]["step_logits"]) {
-    const auto wanted = step.get<std::vector<float>>();
-    const auto got = session.run(sequence, next);
-    ASSERT_EQ(got.size(), wanted.size());
-    for (size_t i = 0; i < wanted.size(); ++i) EXPECT_NEAR(got[i], wanted[i], 2e-3f);
-    next = {runtime::argmax(got)};
-  }
-}
-
 // The example in the repository, without anything beside it.
 TEST(Example, GreedyTokensAndPieces) {
   const auto folder = source_path("examples/storyteller");
