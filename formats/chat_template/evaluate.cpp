@@ -107,6 +107,16 @@ bool Interpreter::compare(const std::string& name, const Value& left, const Valu
   }
 }
 
+namespace {
+
+bool is_hashable(const Value& value) {
+  if (value.is(Value::Kind::Tuple))
+    return std::all_of(value.items().begin(), value.items().end(), is_hashable);
+  return !value.is(Value::Kind::List) && !value.is(Value::Kind::Dict);
+}
+
+}  // namespace
+
 bool Interpreter::contains(const Value& container, const Value& wanted) {
   switch (container.kind()) {
     case Value::Kind::String:
@@ -120,6 +130,7 @@ bool Interpreter::contains(const Value& container, const Value& wanted) {
       return std::find(container.items().begin(), container.items().end(), wanted) != container.items().end();
     case Value::Kind::Dict:
       charge(container.entries().entries.size());
+      if (!is_hashable(wanted)) fail("a value of type " + type_name(wanted) + " can't be a key");
       return container.entries().find(wanted) != nullptr;
     case Value::Kind::Undefined:
       return false;

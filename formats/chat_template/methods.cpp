@@ -314,9 +314,9 @@ Value dict_values(Interpreter& interpreter, const Value& self, Arguments&) {
   return interpreter.list(std::move(items));
 }
 Value dict_get(Interpreter& interpreter, const Value& self, Arguments& arguments) {
-  interpreter.charge(self.entries().entries.size() / 8);
-  const Value* found = self.entries().find(arguments.get(0, "key", Value()));
-  return found != nullptr ? *found : arguments.get(1, "default", Value::none());
+  const Value key = arguments.get(0, "key", Value());
+  if (!interpreter.contains(self, key)) return arguments.get(1, "default", Value::none());
+  return *self.entries().find(key);
 }
 Value copy(Interpreter&, const Value& self, Arguments&) {
   return self;

@@ -24,6 +24,15 @@ TEST(TokenizeCommand, EncodesAndDecodes) {
   EXPECT_EQ(quern_json({"tokenize", tokenizer, "--decode", ids})["text"], "It was a dark night.");
 }
 
+TEST(TokenizeCommand, ReproducesTheExamplesPrompt) {
+  const auto reference = nlohmann::json::parse(read_text(example("reference.json")));
+  const std::vector<int64_t> ids = reference.at("prompt_ids");
+  std::string list;
+  for (const int64_t id : ids) list += std::to_string(id) + ",";
+  const auto decoded = quern_json({"tokenize", example("tokenizer.json"), "--decode", list});
+  EXPECT_EQ(quern_json({"tokenize", example(""), "-p", decoded.at("text")}), decoded);
+}
+
 TEST(TokenizeCommand, ReadsFilesAndStandardInput) {
   const TempDir dir;
   write_text(dir / "t.txt", "a dark night");
@@ -64,6 +73,8 @@ TEST(TokenizeCommand, RefusesWhatMakesNoSense) {
                  {"no token 99999", "4096"});
   expect_refused(quern({"tokenize", example("tokenizer.json"), "--text", "a", "--decode", "1"}), 2,
                  {"exclude"});
+  expect_refused(quern({"tokenize", example("tokenizer.json"), "--decode", "1,x"}), 2, {"'x'"});
+  expect_refused(quern({"tokenize", example("heldout.txt"), "-p", "a"}), 3, {"heldout.txt"});
   expect_refused(quern({"tokenize", dir.path().string(), "--text", "a"}), 5, {"no tokenizer in"});
   write_text(dir / "tokenizer.json", "{\"model\": {");
   expect_refused(quern({"tokenize", dir.path().string(), "--text", "a"}), 3, {"tokenizer.json"});

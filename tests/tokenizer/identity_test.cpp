@@ -122,8 +122,9 @@ std::string digest(const Tokenizer& tokenizer, const std::string& text) {
 
 void expect_fuzz_digests(const Tokenizer& tokenizer, const std::string& name) {
   const Json expected = read_json(fixture("fuzz.digests"))[name];
+  const Json corpus = read_json(fixture("fuzz.texts"));
   size_t next = 0;
-  for (const auto& [kind, texts] : read_json(fixture("fuzz.texts")).items()) {
+  for (const auto& [kind, texts] : corpus.items()) {
     for (const Json& entry : texts) {
       ASSERT_LT(next, expected.size());
       EXPECT_EQ(digest(tokenizer, fuzz_text(entry)), expected[next++]) << kind << ": " << entry.dump();
@@ -169,7 +170,7 @@ TEST_P(SharedTokenizers, GiveRandomTextsTheRecordedDigests) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, SharedTokenizers, testing::Values("gpt2", "bert-minilm", "falcon", "phi-3"),
-                         [](const auto& info) { return std::string(info.param).substr(0, 4); });
+                         [](const auto& info) { return std::string(info.param).substr(0, 3); });
 
 INSTANTIATE_TEST_SUITE_P(Models, SharedVectors, testing::Values("gpt2", "bert-minilm", "falcon"),
                          [](const auto& info) { return std::string(info.param).substr(0, 4); });
