@@ -212,6 +212,17 @@ std::vector<std::string> operators_of(const BackendCase& test) {
   return {operators.begin(), operators.end()};
 }
 
+bool has_optional_sequence(const BackendCase& test) {
+  const auto model = parse<onnx::ModelProto>(test.model);
+  const auto is_one = [](const onnx::ValueInfoProto& value) {
+    return value.type().optional_type().elem_type().has_sequence_type();
+  };
+  const auto& inputs = model.graph().input();
+  const auto& outputs = model.graph().output();
+  return std::any_of(inputs.begin(), inputs.end(), is_one) ||
+         std::any_of(outputs.begin(), outputs.end(), is_one);
+}
+
 std::string compare(const RuntimeValue& expected, const RuntimeValue& actual, double recorded) {
   if (!expected.present() || !actual.present()) {
     return expected.present() == actual.present()

@@ -45,6 +45,9 @@ LoadedCase load(const BackendCase& test);
 // inlined.
 std::vector<std::string> operators_of(const BackendCase& test);
 
+// Whether an input or output is an optional of a sequence.
+bool has_optional_sequence(const BackendCase& test);
+
 // What differs, or nothing. Floats: NaN equals NaN, |difference| <= absolute + relative * |expected|, with
 // bounds by dtype, the relative one not below `recorded`; all else exactly.
 std::string compare(const runtime::RuntimeValue& expected, const runtime::RuntimeValue& actual,

@@ -57,11 +57,6 @@ constexpr std::array kGapsByCase{
     CaseGap{"test_attention_4d_with_past_and_present_qk_matmul_bias_4d_mask_causal", kSoftcapOrder},
     CaseGap{"test_attention_4d_with_qk_matmul_bias", kSoftcapOrder},
     CaseGap{"test_attention_4d_with_qk_matmul_softcap", kSoftcapOrder},
-    CaseGap{"test_identity_opt", kOptionalSequence},
-    CaseGap{"test_if_opt", kOptionalSequence},
-    CaseGap{"test_loop16_seq_none", kOptionalSequence},
-    CaseGap{"test_optional_get_element_sequence", kOptionalSequence},
-    CaseGap{"test_optional_get_element_optional_sequence", kOptionalSequence},
     CaseGap{"test_qlinearmatmul_2D_int8_*", kWrapped},
     CaseGap{"test_qlinearmatmul_3D_int8_*", kWrapped},
     CaseGap{"test_training_dropout", kDrops},
@@ -82,6 +77,7 @@ std::string reason_for_gap(const BackendCase& test, const std::vector<std::strin
   for (const CaseGap& gap : kGapsByCase) {
     if (matches(gap.name, test.name)) return std::string(gap.reason);
   }
+  if (has_optional_sequence(test)) return std::string(kOptionalSequence);
   for (const std::string& name : operators) {
     const auto by_operator = gaps_by_operator().find(name);
     if (by_operator != gaps_by_operator().end()) return by_operator->second;

@@ -32,7 +32,7 @@ TEST(OperatorTable, EveryVersionOfEveryOperatorHasAKernelAndASchema) {
       const int opset = std::max(version, 7);
       const bool is_there = !runtime::KernelTable::instance().find("", op, opset).empty();
       EXPECT_EQ(is_there, !kLeftOut.contains(op)) << op << " " << version;
-      EXPECT_EQ(SchemaTable::instance().find("", op, opset) != nullptr, is_there) << op << " " << version;
+      if (is_there) EXPECT_NE(SchemaTable::instance().find("", op, opset), nullptr) << op << " " << version;
     }
   }
   EXPECT_GT(operators, 190u);
@@ -45,6 +45,8 @@ TEST(OperatorTable, EveryKernelHasASchemaAndTheOtherWayRound) {
     EXPECT_NE(schemas.find(domain, op, newest_opset(domain)), nullptr) << domain << " " << op;
   }
   for (const OpSchema* schema : schemas.all()) {
+    // quern's own operators are steps of the decoder.
+    if (schema->domain == kQuernDomain || kLeftOut.contains(schema->op)) continue;
     EXPECT_FALSE(kernels.find(schema->domain, schema->op, newest_opset(schema->domain)).empty())
         << schema->domain << " " << schema->op;
   }
