@@ -212,6 +212,7 @@ Value round(Interpreter& interpreter, const Value& input, Arguments& arguments) 
   const int64_t digits = precision.is(Kind::Int) ? std::clamp<int64_t>(precision.as_int(), -300, 300) : 0;
   const double value = input.as_real();
   if (method == "common") {
+    if (digits >= 0 && !input.is(Kind::Float)) return Value::integer(input.as_int());
     // Python rounds the exact decimal value; so does printing it.
     if (digits >= 0 && std::isfinite(value)) {
       char buffer[700];

@@ -160,14 +160,11 @@ Interpreter::Flow Interpreter::run_for(const Node& node, const ScopePtr& scope, 
   if (items.empty()) return execute(node.otherwise, scope, out);
   const Value sequence = Value::list(std::move(items));
   const std::shared_ptr<const List>& shared = sequence.shared_items();
-  const Value* outer = scope->find("loop");
-  const int depth = outer != nullptr && outer->is(Value::Kind::Loop) ? outer->as_loop().depth + 1 : 1;
   for (size_t i = 0; i < shared->size(); ++i) {
     const auto inner = std::make_shared<Scope>(scope);
     auto loop = std::make_shared<Loop>();
     loop->items = shared;
     loop->index = i;
-    loop->depth = depth;
     inner->set("loop", Value::loop(std::move(loop), sequence));
     line_ = node.line;
     assign(*node.targets[0], (*shared)[i], inner);

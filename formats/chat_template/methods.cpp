@@ -417,8 +417,9 @@ Value loop_attribute(Interpreter& interpreter, const Loop& loop, const std::stri
   if (name == "first") return Value::boolean(index == 0);
   if (name == "last") return Value::boolean(index + 1 == length);
   if (name == "length") return Value::integer(length);
-  if (name == "depth") return Value::integer(loop.depth);
-  if (name == "depth0") return Value::integer(loop.depth - 1);
+  // Deeper are recursive loops alone, which the parser refuses.
+  if (name == "depth") return Value::integer(1);
+  if (name == "depth0") return Value::integer(0);
   if (name == "previtem")
     return index > 0 ? (*loop.items)[loop.index - 1] : Value::undefined("there is no previous item");
   if (name == "nextitem")

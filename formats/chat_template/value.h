@@ -37,7 +37,6 @@ struct Function {
 struct Loop {
   std::shared_ptr<const List> items;
   size_t index = 0;
-  int depth = 1;
 };
 
 class Value {

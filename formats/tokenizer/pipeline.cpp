@@ -102,7 +102,8 @@ bool Pipeline::decoder_text(int64_t id, DecodeOptions options, std::string_view&
   if (const AddedToken* token = added.find(id)) {
     text = added.decoder_text(*token);
     // By its text: `tokenizers` shows a special token that its normalizer respells.
-    return !(options.skip_special_tokens && added.is_special(text));
+    if (options.skip_special_tokens && added.is_special(text)) return false;
+    if (decoder_spellings.empty()) return true;
   }
   if (id < 0 || !model->vocabulary().has(static_cast<uint64_t>(id))) return false;
   text = decoder_spellings.empty() ? model->vocabulary().text(static_cast<uint32_t>(id))

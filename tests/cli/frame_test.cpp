@@ -70,37 +70,13 @@ TEST(Frame, AFullDiskUnderStandardOutputIsAnError) {
 
 TEST(Frame, AReaderThatWentAwayEndsItQuietly) {
   const std::string script = std::string(QUERN_BINARY) + " tokenize " + example("tokenizer.json") +
-                             " --prompt-file " + example("heldout.txt") +
+                             " --file " + example("heldout.txt") +
                              " --pieces 2>err | head -n 1 >out; "
                              "echo ${PIPESTATUS[0]} >status";
   const TempDir folder;
   run_program({"/bin/bash", "-c", script}, {.folder = folder.path()});
   EXPECT_EQ(read_text(folder / "status"), "141\n");
   EXPECT_EQ(read_text(folder / "err"), "");
-}
-
-TEST(Tokenize, EncodesAndDecodes) {
-  const auto reference = nlohmann::json::parse(read_text(example("reference.json")));
-  const std::vector<int64_t> ids = reference.at("prompt_ids");
-  std::string list;
-  for (const int64_t id : ids) list += std::to_string(id) + ",";
-  const auto decoded = quern_json({"tokenize", example("tokenizer.json"), "--ids", list});
-  const auto encoded = quern_json({"tokenize", example(""), "-p", decoded.at("text")});
-  EXPECT_EQ(encoded.at("ids"), reference.at("prompt_ids"));
-  EXPECT_EQ(encoded.at("count"), ids.size());
-  EXPECT_EQ(encoded.at("text"), decoded.at("text"));
-}
-
-TEST(Tokenize, ReadsStandardInput) {
-  const auto object = quern_json({"tokenize", example("tokenizer.json")}, 0, {.standard_input = "Once upon"});
-  EXPECT_EQ(object.at("text"), "Once upon");
-}
-
-TEST(Tokenize, RefusesNonsense) {
-  expect_refused(quern({"tokenize", example("tokenizer.json"), "--ids", "1,x"}), 2, {"'x'"});
-  expect_refused(quern({"tokenize", example("tokenizer.json"), "-p", "a", "--prompt-file", "b"}), 2,
-                 {"--prompt"});
-  expect_refused(quern({"tokenize", example("heldout.txt"), "-p", "a"}), 3, {"heldout.txt"});
 }
 
 }  // namespace

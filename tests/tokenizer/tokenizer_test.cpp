@@ -86,7 +86,7 @@ TEST(Tokenizer, BadFilesAreErrorsThatSayWhatIsWrong) {
   EXPECT_NE(
       error_of(R"({"model": {"vocab": {"a": 4000000000}, "merges": []}})").find("has the id 4000000000"),
       std::string::npos);
-  EXPECT_NE(error_of(R"({"model": {"vocab": {"a": 1}, "merges": ["a"]}})").find("expected two tokens"),
+  EXPECT_NE(error_of(R"({"model": {"vocab": {"a": 1}, "merges": ["a"]}})").find("expected as two tokens"),
             std::string::npos);
 }
 
