@@ -26,8 +26,10 @@ enum class Weights { Float, Half, Quantized };
 struct Spelling {
   const char* file;
   Weights weights = Weights::Float;
-  // Of logits, relative to the largest. Half precision inside rounds what quern computes in single precision;
-  // dynamic quantization rounds activations over a whole batch, quern's by token or not at all.
+  // Of logits, relative to the largest. Single precision agrees to rounding; beside integer weights quern
+  // keeps 16 bits of activations. Half precision inside rounds what quern computes in single. Where ONNX
+  // Runtime rounds activations to 8 bits (dynamic quantization, accuracy_level 4 and DequantizeLinear of
+  // 4-bit blocks), it differs from its own exact result by as much (1.4% of the largest logit).
   float tolerance = 2e-5F;
   const char* code = "f32";  // how most weights come in
 };
@@ -45,14 +47,14 @@ constexpr Spelling kSpellings[] = {
     {"model_fp16.onnx", Weights::Half, 1e-2F, "f16"},
     {"model_fp16_fp16io.onnx", Weights::Half, 1e-2F, "f16"},
     {"model_bnb4.onnx", Weights::Quantized, 2e-5F, "f32"},
-    {"model_q4.onnx", Weights::Quantized, 2e-5F, "u4"},
-    {"model_q4_asym.onnx", Weights::Quantized, 2e-5F, "u4"},
+    {"model_q4.onnx", Weights::Quantized, 1e-4F, "u4"},
+    {"model_q4_asym.onnx", Weights::Quantized, 1e-4F, "u4"},
     {"model_q4f16_fp16io.onnx", Weights::Quantized, 1e-2F, "u4"},
     {"model_quantized.onnx", Weights::Quantized, 0.1F, "i8"},
-    {"genai_int4_cpu.onnx", Weights::Quantized, 2e-5F, "u4"},
-    {"genai_int4_qdq.onnx", Weights::Quantized, 2e-5F, "i4"},
-    {"genai_uint4_qdq.onnx", Weights::Quantized, 2e-5F, "u4"},
-    {"genai_int4_tied_embed.onnx", Weights::Quantized, 2e-5F, "u4"},
+    {"genai_int4_cpu.onnx", Weights::Quantized, 2e-2F, "u4"},
+    {"genai_int4_qdq.onnx", Weights::Quantized, 2e-2F, "i4"},
+    {"genai_uint4_qdq.onnx", Weights::Quantized, 2e-2F, "u4"},
+    {"genai_int4_tied_embed.onnx", Weights::Quantized, 2e-2F, "u4"},
 };
 
 std::filesystem::path folder() {
