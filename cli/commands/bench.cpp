@@ -4,6 +4,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "cli/commands/bench_speculation.h"
 #include "cli/commands/commands.h"
 #include "cli/format.h"
 #include "cli/loaded_model.h"
@@ -32,9 +33,12 @@ void declare(OptionSet& options) {
       .flag("profile", "say where the time went, step by step")
       .text("tokenizer", "FILE", "not needed; accepted as by other commands");
   declare_session_options(options);
+  declare_bench_speculation_options(options);
   options.example("quern bench model.quern -p 512 -n 128 -t 2", "prefill and decode rates")
       .example("quern bench model.quern --machine --json",
                "the same as shares of what the machine could do, for scripts")
+      .example("quern bench model.quern --speculate ngram --text book.txt --against plain",
+               "what speculation gains on a text, and that its tokens are those of plain decoding")
       .example("quern bench --machine", "memory bandwidth and arithmetic of the machine alone");
 }
 
@@ -268,6 +272,7 @@ ExitStatus run(const Arguments& arguments, Console& console) {
     return ExitStatus::Ok;
   }
   const LoadedModel model = load_decoder(*path, arguments.text("tokenizer"), console, "quern bench");
+  if (arguments.given("speculate")) return bench_speculation(arguments, model, console);
   runtime::Session session(model.program, session_options(arguments));
   const Measurement result = measure(session, arguments, console);
   const runtime::DecoderTraits& traits = model.program->traits();

@@ -10,6 +10,7 @@
 #include "cli/format.h"
 #include "cli/interrupt.h"
 #include "cli/loaded_model.h"
+#include "cli/speculation.h"
 #include "formats/tokenizer/utf8.h"
 #include "runtime/generate/generate.h"
 
@@ -42,6 +43,7 @@ void declare(OptionSet& options) {
       .integer("seed", "N", {0, 9e15}, "the same seed gives the same text", 0)
       .section("How");
   declare_session_options(options);
+  declare_speculation_options(options);
   options.flag("no-echo", "do not print the prompt before its continuation")
       .example("quern generate model.quern -p \"It was a dark night\" -n 100",
                "goes on with a text, greedily")
@@ -49,6 +51,10 @@ void declare(OptionSet& options) {
                "samples, repeatably")
       .example("quern generate model.quern --chat --system \"Answer briefly.\" -p \"Why is the sky blue?\"",
                "asks a chat model")
+      .example("quern generate model.quern -f long.txt --speculate ngram",
+               "goes faster where the text repeats itself")
+      .example("quern generate model.quern -p \"Once\" --speculate draft --draft small.quern",
+               "lets a small model guess what the large one then verifies")
       .example("quern generate model.onnx --ids 1,15043,3186 -n 20 --json", "ids in and out, for scripts");
 }
 
@@ -149,6 +155,7 @@ nlohmann::ordered_json to_json(const Prompt& prompt, const runtime::GenerateOutp
                       {"first_token_seconds", timing.first_token_seconds},
                       {"prefill_tokens_per_second", timing.prefill_rate()},
                       {"decode_tokens_per_second", timing.decode_rate()}};
+  if (output.speculation) object["speculation"] = speculation_json(*output.speculation);
   return object;
 }
 
@@ -187,6 +194,7 @@ ExitStatus run(const Arguments& arguments, Console& console) {
   options.stop = arguments.list("stop");
   options.sampling = sampling(arguments);
   options.cancel = &interrupt.requested();
+  options.strategy = speculation(arguments, model, console);
   if (model.tokenizer) {
     options.decoder = [&] { return std::make_unique<StreamingText>(*model.tokenizer); };
   } else if (!options.stop.empty()) {
@@ -206,6 +214,7 @@ ExitStatus run(const Arguments& arguments, Console& console) {
     console.print("\n");
     console.flush();
     console.note(timing_text(output));
+    if (output.speculation) console.note(speculation_text(*output.speculation));
   } else {
     console.print_json(to_json(prompt, output, model));
   }

@@ -25,6 +25,10 @@ int Session::threads() const {
   return impl_->team->size();
 }
 
+std::shared_ptr<cpu::ThreadTeam> Session::team() const {
+  return impl_->team;
+}
+
 Sequence Session::new_sequence() {
   auto state = std::make_unique<SequenceState>(impl_->store);
   state->tokens.reserve(1024);
@@ -96,7 +100,7 @@ Session::Impl::Impl(std::shared_ptr<const Program> p, const SessionOptions& o)
     throw_error(ErrorCode::InvalidArgument, "context is ", options.context, "; the model's own is ", longest);
   }
   if (options.context == 0) options.context = longest;
-  team = std::make_unique<cpu::ThreadTeam>(options.threads);
+  team = options.team != nullptr ? options.team : std::make_shared<cpu::ThreadTeam>(options.threads);
   options.threads = team->size();
   linear_scratch = std::make_unique<cpu::LinearScratch>(team->size());
   tree_scratch.resize(static_cast<size_t>(team->size()));

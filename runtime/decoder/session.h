@@ -13,6 +13,10 @@
 #include "runtime/decoder/program.h"
 #include "runtime/decoder/sequence.h"
 
+namespace quern::cpu {
+class ThreadTeam;
+}
+
 namespace quern::runtime {
 
 struct SessionOptions {
@@ -24,6 +28,9 @@ struct SessionOptions {
   // Passes of fewer multiply-adds than this are computed by the calling thread alone: others would cost more
   // to wait for than they save.
   int64_t serial_work = 200'000;
+  // Threads of another session (Session::team()) instead of its own; `threads` then says nothing. Sessions
+  // that share them must not run at the same time.
+  std::shared_ptr<cpu::ThreadTeam> team = {};
 };
 
 enum class LogitsFor : uint8_t { None, Last, All };
@@ -88,6 +95,7 @@ class Session {
   const Program& program() const;
   const SessionOptions& options() const;  // with the defaults filled in
   int threads() const;
+  std::shared_ptr<cpu::ThreadTeam> team() const;
 
   Sequence new_sequence();
 

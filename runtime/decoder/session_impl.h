@@ -80,7 +80,7 @@ struct Session::Impl {
   const DecoderPlan& plan;
   SessionOptions options;
   std::shared_ptr<CacheStore> store;
-  std::unique_ptr<cpu::ThreadTeam> team;
+  std::shared_ptr<cpu::ThreadTeam> team;
   std::unique_ptr<cpu::LinearScratch> linear_scratch;
   bool has_windows = false;
 

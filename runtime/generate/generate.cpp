@@ -87,6 +87,7 @@ class Generation {
     streams_.resize(prompts.size());
     for (size_t i = 0; i < prompts.size(); ++i) {
       GenerationStream& stream = streams_[i];
+      stream.prompt = i;
       stream.sequence = session.new_sequence();
       stream.tokens = prompts[i];
       stream.random = RandomStream(options.sampling.seed, i);
@@ -104,14 +105,16 @@ class Generation {
     prefill();
     output_.timing.prefill_seconds = seconds_since(start_);
     const Clock::time_point decoding = Clock::now();
-    PlainDecoding strategy(session_, sampler_);
+    const std::unique_ptr<DecodingStrategy> strategy = make_strategy();
     for (collect_active(); !active_.empty(); collect_active()) {
-      strategy.advance(active_);
+      strategy->advance(active_);
       for (GenerationStream* stream : active_) {
         output_.timing.decode_tokens += static_cast<int64_t>(stream->found.size());
-        writers_[static_cast<size_t>(stream - streams_.data())].accept(stream->found);
+        writers_[stream->prompt].accept(stream->found);
+        if (writers_[stream->prompt].finished()) strategy->forget(*stream);
       }
     }
+    if (const SpeculationStatistics* statistics = strategy->statistics()) output_.speculation = *statistics;
     if (output_.timing.decode_tokens > 0) output_.timing.decode_seconds = seconds_since(decoding);
     for (const GenerateResult& result : output_.results) {
       output_.timing.generated_tokens += static_cast<int64_t>(result.ids.size());
@@ -139,6 +142,11 @@ class Generation {
                     context);
       }
     }
+  }
+
+  std::unique_ptr<DecodingStrategy> make_strategy() {
+    if (options_.strategy) return options_.strategy(session_, sampler_);
+    return std::make_unique<PlainDecoding>(session_, sampler_);
   }
 
   bool cancelled() const {

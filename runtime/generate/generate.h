@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,6 +13,7 @@
 
 #include "runtime/decoder/session.h"
 #include "runtime/generate/sampler.h"
+#include "runtime/generate/strategy.h"
 
 namespace quern::runtime {
 
@@ -37,6 +39,8 @@ struct GenerateOptions {
   // Set by any thread: generation ends after the token in work.
   const std::atomic<bool>* cancel = nullptr;
   int64_t prefill_chunk = 0;  // prompt tokens per call; 0: the session's max_rows
+  // Makes what finds the tokens, such as a SpeculativeDecoding; empty: PlainDecoding.
+  std::function<std::unique_ptr<DecodingStrategy>(Session&, Sampler&)> strategy = {};
 };
 
 // A piece of output, on the calling thread, as soon as it can't be taken back: text that might be the start
@@ -73,6 +77,7 @@ using GenerateCallback = std::function<void(const GenerateEvent&)>;
 struct GenerateOutput {
   std::vector<GenerateResult> results;  // one per prompt
   GenerateTiming timing;
+  std::optional<SpeculationStatistics> speculation;  // of strategies that speculate
 };
 
 // Decodes all prompts side by side; each gives the same ids as it would alone. Stops a text at

@@ -14,6 +14,7 @@ namespace quern::runtime {
 
 // A text in the making.
 struct GenerationStream {
+  size_t prompt = 0;            // its number, which tells it from the others
   Sequence sequence;            // holds all of `tokens` but the last
   std::vector<int64_t> tokens;  // the prompt and what was generated, end tokens included
   RandomStream random;
@@ -22,12 +23,46 @@ struct GenerationStream {
   std::vector<int64_t> found;
 };
 
+// What speculation did. accepted <= evaluated <= verified <= proposed.
+struct SpeculationStatistics {
+  int64_t rounds = 0;              // runs of the model, counted for each stream that was part of one
+  int64_t speculative_rounds = 0;  // those in which proposed tokens were verified
+  int64_t tokens = 0;              // found in all rounds together
+  int64_t proposed = 0;            // tokens that the drafter named
+  int64_t verified = 0;            // of them, computed by the model
+  int64_t evaluated = 0;           // of them, those whose predecessors were all accepted
+  int64_t accepted = 0;
+  double draft_seconds = 0;  // spent on proposing
+  double seconds = 0;        // of all rounds
+  // What a token took in the plain rounds among them, by which the speculative ones are paced; 0 where there
+  // were none.
+  double plain_token_seconds = 0;
+
+  // Share of the verified tokens that were accepted.
+  double acceptance_rate() const {
+    return verified > 0 ? static_cast<double>(accepted) / static_cast<double>(verified) : 0;
+  }
+  // 1 for plain decoding.
+  double tokens_per_round() const {
+    return rounds > 0 ? static_cast<double>(tokens) / static_cast<double>(rounds) : 0;
+  }
+  // Against plain decoding, as the plain rounds in between tell; 0 where there were none.
+  double estimated_speedup() const {
+    return seconds > 0 ? plain_token_seconds * static_cast<double>(tokens) / seconds : 0;
+  }
+  double draft_share() const { return seconds > 0 ? draft_seconds / seconds : 0; }
+};
+
 class DecodingStrategy {
  public:
   virtual ~DecodingStrategy() = default;
   // Adds one token or more, but at most most_new, to every stream. Exact strategies give the tokens that
   // plain decoding would give: with greedy sampling the same ones, with sampling the same distribution.
   virtual void advance(std::span<GenerationStream* const> streams) = 0;
+  // The stream has ended: what is kept for it may go.
+  virtual void forget(const GenerationStream&) {}
+  // Null for strategies that don't speculate.
+  virtual const SpeculationStatistics* statistics() const { return nullptr; }
 };
 
 // One token for each stream and call, all in one run.

@@ -1,0 +1,120 @@
+#include "cli/speculation.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "cli/format.h"
+#include "runtime/speculate/model_drafter.h"
+#include "runtime/speculate/ngram_drafter.h"
+#include "runtime/speculate/speculative_decoding.h"
+
+namespace quern::cli {
+namespace {
+
+// Both must spell every token alike: a draft's ids are the model's ids.
+void check_same_tokens(const LoadedModel& model, const LoadedModel& draft) {
+  const std::string name = draft.file.path.string();
+  if (!model.tokenizer || !draft.tokenizer) {
+    if (model.program->traits().vocabulary == draft.program->traits().vocabulary) return;
+    throw_error(ErrorCode::InvalidModel, "the draft '", name, "' has logits for ",
+                draft.program->traits().vocabulary, " tokens, the model for ",
+                model.program->traits().vocabulary,
+                ", and without tokenizers nothing shows that they mean the same");
+  }
+  const int64_t count = std::min(model.tokenizer->vocab_size(), draft.tokenizer->vocab_size());
+  for (int64_t id = 0; id < count; ++id) {
+    const auto mine = model.tokenizer->token_of(id), other = draft.tokenizer->token_of(id);
+    if (mine == other) continue;
+    throw_error(ErrorCode::InvalidModel, "the draft '", name, "' has another tokenizer: its token ", id,
+                " is '", one_line(other.value_or("")), "', the model's is '", one_line(mine.value_or("")),
+                "'; a draft must share the model's tokens");
+  }
+}
+
+runtime::PacingOptions pacing(const Arguments& arguments) {
+  runtime::PacingOptions options;
+  if (const auto length = arguments.integer("draft-length")) {
+    options.adaptive = false;
+    options.most = *length;
+  }
+  return options;
+}
+
+StrategyFactory with_draft(const Arguments& arguments, const LoadedModel& model, Console& console) {
+  const std::optional<std::string> path = arguments.text("draft");
+  if (!path) throw UsageError("--speculate draft needs --draft MODEL, a small model with the same tokenizer");
+  const LoadedModel draft = load_decoder(*path, {}, console, "--draft");
+  check_same_tokens(model, draft);
+  runtime::ModelDrafterOptions options;
+  options.rule = arguments.text_of("draft-rule") == "shared" ? runtime::DraftRule::Shared
+                                                             : runtime::DraftRule::Rejection;
+  options.vocabulary = model.program->traits().vocabulary;
+  return [options, paced = pacing(arguments), program = draft.program](runtime::Session& session,
+                                                                       runtime::Sampler& sampler) {
+    runtime::ModelDrafterOptions own = options;
+    own.sampling = sampler.options();
+    own.session.team = session.team();
+    return std::make_unique<runtime::SpeculativeDecoding>(
+        session, sampler, std::make_unique<runtime::ModelDrafter>(program, own), paced);
+  };
+}
+
+}  // namespace
+
+void declare_speculation_options(OptionSet& options) {
+  options
+      .choice("speculate", {"ngram", "draft"},
+              "guess tokens and let the model verify them together; the text stays the same")
+      .text("draft", "MODEL", "for draft: the small model that guesses; it must share the tokenizer")
+      .integer("draft-length", "N", {1, 256},
+               "always guess N tokens; default: as many as pay, measured while decoding")
+      .choice("draft-rule", {"shared", "rejection"},
+              "for draft, where the text is sampled: guess with the model's own random numbers, which gives "
+              "the text of plain sampling, or accept more by rejection sampling, which gives another text of "
+              "the same distribution",
+              "shared");
+}
+
+StrategyFactory speculation(const Arguments& arguments, const LoadedModel& model, Console& console) {
+  const std::optional<std::string> kind = arguments.text("speculate");
+  if (!kind) {
+    for (const char* name : {"draft", "draft-length"}) {
+      if (arguments.given(name)) throw UsageError(concat("--", name, " says nothing without --speculate"));
+    }
+    return {};
+  }
+  if (*kind == "draft") return with_draft(arguments, model, console);
+  if (arguments.given("draft")) throw UsageError("--draft needs --speculate draft");
+  return [paced = pacing(arguments)](runtime::Session& session, runtime::Sampler& sampler) {
+    return std::make_unique<runtime::SpeculativeDecoding>(session, sampler,
+                                                          std::make_unique<runtime::NgramDrafter>(), paced);
+  };
+}
+
+nlohmann::ordered_json speculation_json(const runtime::SpeculationStatistics& statistics) {
+  const double speedup = statistics.estimated_speedup();
+  return {{"rounds", statistics.rounds},
+          {"speculative_rounds", statistics.speculative_rounds},
+          {"tokens", statistics.tokens},
+          {"proposed", statistics.proposed},
+          {"verified", statistics.verified},
+          {"evaluated", statistics.evaluated},
+          {"accepted", statistics.accepted},
+          {"acceptance_rate", statistics.acceptance_rate()},
+          {"tokens_per_round", statistics.tokens_per_round()},
+          {"draft_share", statistics.draft_share()},
+          {"estimated_speedup", speedup > 0 ? nlohmann::ordered_json(speedup) : nlohmann::ordered_json()}};
+}
+
+std::string speculation_text(const runtime::SpeculationStatistics& statistics) {
+  std::string text = concat("speculation: ", format_fixed(statistics.tokens_per_round(), 2),
+                            " tokens per run of the model, ", format_grouped(statistics.accepted), " of ",
+                            format_grouped(statistics.verified), " guesses accepted");
+  if (statistics.draft_share() >= 0.005)
+    text += concat(", ", format_percent(statistics.draft_share(), 0), " of the time spent on guessing");
+  if (statistics.estimated_speedup() > 0)
+    text += concat("; about ", format_fixed(statistics.estimated_speedup(), 2), " times plain decoding");
+  return text;
+}
+
+}  // namespace quern::cli
