@@ -154,6 +154,7 @@ void Session::Impl::renew_rotary(SequenceState& state, int64_t more) {
   work.push_back({.sequence = &state, .tokens = tokens});
   total_tokens = static_cast<int64_t>(tokens.size());
   // A failure here leaves an empty sequence: there is nothing that could be gone back to.
+  if (!has_windows) state.cache.reserve(total_tokens);
   compute_all({});
   state.tokens = tokens;
 }

@@ -184,6 +184,32 @@ TEST(Sequence, LongFrequenciesFollowTheLength) {
   EXPECT_EQ(std::vector<float>(row.begin(), row.end()), fresh(39));
 }
 
+// Several that cross the length in one run have blocks of their own.
+TEST(Sequence, LongFrequenciesOfManySequences) {
+  DecoderShape shape;
+  shape.original_context = 40;
+  const auto program = Program::compile(*random_decoder(shape));
+  Session session(program, {.threads = 1}), fresh(program, {.threads = 1});
+  std::vector<Sequence> sequences;
+  std::vector<std::vector<int64_t>> texts;
+  for (unsigned i = 0; i < 4; ++i) {
+    sequences.push_back(session.new_sequence());
+    texts.push_back(random_tokens(40, shape.vocabulary, i));
+    session.run(sequences.back(), texts.back());
+    texts.back().push_back(7);
+  }
+  std::vector<SequenceStep> steps;
+  for (size_t i = 0; i < 4; ++i)
+    steps.push_back({.sequence = &sequences[i], .tokens = std::span(texts[i]).last(1)});
+  session.run(steps);
+  for (size_t i = 0; i < 4; ++i) {
+    Sequence alone = fresh.new_sequence();
+    const auto wanted = fresh.run(alone, texts[i]);
+    const auto got = session.logits(i);
+    EXPECT_EQ(std::memcmp(got.data(), wanted.data(), got.size_bytes()), 0) << i;
+  }
+}
+
 TEST(Sequence, WindowsDropWhatTheyPassed) {
   DecoderShape shape;
   shape.window = 20;
