@@ -65,12 +65,27 @@ void track_binary(InferContext& context) {
   });
 }
 
+// All of them compute in one type, but Pow, whose exponent may be of another.
+void check_one_type(const InferContext& context) {
+  if (context.node().op() == "Pow") return;
+  const DType first = context.dtype(0);
+  for (size_t i = 1; i < context.input_count(); ++i) {
+    if (!context.has_input(i) || first == DType::Undefined || context.dtype(i) == DType::Undefined) continue;
+    if (context.dtype(i) != first) {
+      context.fail(concat("inputs of ", to_string(first), " and ", to_string(context.dtype(i)),
+                          "; they must be of one type"));
+    }
+  }
+}
+
 void infer_arithmetic(InferContext& context) {
+  check_one_type(context);
   infer_broadcast(context);
   track_binary(context);
 }
 
 void infer_comparison(InferContext& context) {
+  check_one_type(context);
   infer_broadcast_as(context, DType::Bool);
   track_binary(context);
 }
