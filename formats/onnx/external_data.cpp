@@ -46,9 +46,13 @@ std::shared_ptr<const MappedFile> ExternalFiles::open(const std::string& locatio
   const fs::path path = *folder_ / relative;
   std::error_code error;
   const fs::path resolved = fs::canonical(path, error);
+  if (error == std::errc::no_such_file_or_directory) {
+    throw_error(ErrorCode::InvalidModel, "its external data file '", path.string(),
+                "' is missing; it belongs beside the model file");
+  }
   if (error) {
     throw_error(ErrorCode::Io, "its external data file '", path.string(), "' cannot be opened (",
-                error.message(), "); it belongs beside the model file");
+                error.message(), ")");
   }
   if (std::none_of(allowed_.begin(), allowed_.end(),
                    [&](const auto& ok) { return is_inside(resolved, ok); })) {

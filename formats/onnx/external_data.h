@@ -33,9 +33,9 @@ class ExternalFiles {
     std::shared_ptr<const MappedFile> file;
     std::span<const std::byte> bytes;
   };
-  // `wanted` bytes at `where`. Throws Error{InvalidModel} for a location that is not allowed or a length
-  // other than `wanted`, Error{Io} for a file that cannot be opened, Error{Corrupt} for one that is too
-  // short.
+  // `wanted` bytes at `where`. Throws Error{InvalidModel} for a location that is not allowed, a file that is
+  // missing or a length other than `wanted`, Error{Io} for a file that cannot be opened, Error{Corrupt} for
+  // one that is too short.
   Bytes find(const ExternalLocation& where, uint64_t wanted);
 
   // The files opened so far, in order of their names.

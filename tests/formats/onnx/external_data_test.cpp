@@ -90,7 +90,8 @@ TEST(OnnxExternalData, SubFoldersAreAllowed) {
 TEST(OnnxExternalData, MissingAndShortFilesAreNamed) {
   const TempDir dir;
   write_model(dir / "m.onnx", {"w.bin"});
-  EXPECT_QUERN_ERROR(import_model(dir / "m.onnx"), ErrorCode::Io, "'w'", "w.bin", "m.onnx", "beside");
+  EXPECT_QUERN_ERROR(import_model(dir / "m.onnx"), ErrorCode::InvalidModel, "'w'", "w.bin", "m.onnx",
+                     "missing");
   write_text(dir / "w.bin", floats({1, 2, 3}));
   EXPECT_QUERN_ERROR(import_model(dir / "m.onnx"), ErrorCode::Corrupt, "'w'", "w.bin", "too short");
   write_model(dir / "m.onnx", {"w.bin", "18446744073709551615"});
