@@ -1,5 +1,7 @@
 #include "formats/artifact/generation_config.h"
 
+#include <algorithm>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "formats/file/mapped_file.h"
@@ -31,8 +33,14 @@ void for_each_member(Config& config, const Body& body) {
   body("repetition_penalty", config.repetition_penalty);
 }
 
+// Lengths and ids; some tools write -1 for none.
+bool is_count(const json& value) {
+  constexpr auto kMost = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
+  return value.is_number_unsigned() && value.get<uint64_t>() <= kMost;
+}
+
 bool has_type(const json& value, const std::optional<int64_t>&) {
-  return value.is_number_integer();
+  return is_count(value);
 }
 bool has_type(const json& value, const std::optional<double>&) {
   return value.is_number();
@@ -54,7 +62,7 @@ void take_ids(const json& object, const char* key, std::vector<int64_t>& ids) {
   const auto found = object.find(key);
   if (!ids.empty() || found == object.end()) return;
   for (const json& id : found->is_array() ? *found : json::array({*found})) {
-    if (id.is_number_integer()) ids.push_back(id.get<int64_t>());
+    if (is_count(id)) ids.push_back(id.get<int64_t>());
   }
 }
 
@@ -107,16 +115,14 @@ GenerationConfig GenerationConfig::parse(std::string_view text) {
     if (found == root.end()) return;
     take(root, key, member);
     if (!member)
-      throw_error(ErrorCode::Corrupt, "the generation configuration's ", key, " is ", found->dump());
+      throw_error(ErrorCode::Corrupt, "the generation configuration's ", key, " has the wrong type");
   });
-  if (root.contains("eos_ids")) {
-    for (const json& id : root["eos_ids"]) {
-      if (!id.is_number_integer()) {
-        throw_error(ErrorCode::Corrupt, "the generation configuration's eos_ids hold ", id.dump());
-      }
-      config.eos_ids.push_back(id.get<int64_t>());
-    }
+  const auto ids = root.find("eos_ids");
+  if (ids == root.end()) return config;
+  if (!ids->is_array() || !std::all_of(ids->begin(), ids->end(), is_count)) {
+    throw_error(ErrorCode::Corrupt, "the generation configuration's eos_ids are no list of ids");
   }
+  config.eos_ids = ids->get<std::vector<int64_t>>();
   return config;
 }
 
