@@ -3,7 +3,6 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/files.h"
-#include "formats/artifact/writer.h"
 #include "formats/chat_template/chat_template.h"
 #include "ir/error.h"
 
@@ -12,30 +11,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 using chat_template::ChatFiles;
-
-void take_missing(ChatFiles& files, const ChatFiles& more) {
-  files.templates.insert(more.templates.begin(), more.templates.end());
-  files.special_tokens.insert(more.special_tokens.begin(), more.special_tokens.end());
-}
-
-// What an artifact carries, or the files beside a model. Repositories for transformers.js have the model in a
-// folder "onnx" below the rest.
-ChatFiles files_of(const LoadedModel& model) {
-  ChatFiles files;
-  if (model.file.format != "ONNX") {
-    const auto chat = model.file.attachments.find(artifact::kChatTemplate);
-    if (chat != model.file.attachments.end()) files.templates["default"] = chat->second;
-    const auto tokens = model.file.attachments.find(chat_template::kSpecialTokensAttachment);
-    if (tokens != model.file.attachments.end()) {
-      files.special_tokens = chat_template::parse_special_tokens(tokens->second);
-    }
-    return files;
-  }
-  const std::filesystem::path folder = std::filesystem::absolute(model.file.path).parent_path();
-  files = chat_template::read_chat_files(folder);
-  if (folder.filename() == "onnx") take_missing(files, chat_template::read_chat_files(folder.parent_path()));
-  return files;
-}
 
 // Where no file names them, they are known by their ids.
 void name_by_id(const LoadedModel& model, ChatFiles& files) {
@@ -132,7 +107,7 @@ bool wants_chat(const Arguments& arguments) {
 }
 
 std::string chat_prompt(const Arguments& arguments, const LoadedModel& model, const std::string& text) {
-  ChatFiles files = files_of(model);
+  ChatFiles files = model.file.folder.chat;
   name_by_id(model, files);
   Json variables = variables_of(arguments, text);
   const bool tools = variables.contains("tools") && !variables["tools"].empty();

@@ -103,7 +103,7 @@ class Describer {
     const Tensor* frequencies = node.input(2) != nullptr ? node.input(2)->tensor() : nullptr;
     if (frequencies != nullptr && frequencies->size() > 1 && frequencies->at(0) == 1) {
       const double base = std::pow(frequencies->at(1), -static_cast<double>(frequencies->size()));
-      text += ", base " + format_number(std::round(base), 6);
+      text += ", base " + format_grouped(std::llround(base));
     }
     trait(text);
   }

@@ -4,7 +4,6 @@
 #include <cstdio>
 #include <cstring>
 
-#include "formats/artifact/artifact.h"
 #include "formats/file/mapped_file.h"
 #include "ir/error.h"
 
@@ -75,42 +74,6 @@ std::string join_ids(const std::vector<int64_t>& ids) {
   std::string text;
   for (const int64_t id : ids) text += (text.empty() ? "" : ",") + std::to_string(id);
   return text;
-}
-
-std::optional<std::filesystem::path> tokenizer_in(const std::filesystem::path& folder) {
-  std::error_code ignored;
-  for (const char* name :
-       {"tokenizer.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "tokenizer.bin"}) {
-    if (std::filesystem::exists(folder / name, ignored)) return folder / name;
-  }
-  std::vector<std::filesystem::path> found;
-  for (const auto& entry : std::filesystem::directory_iterator(folder.empty() ? "." : folder, ignored)) {
-    if (entry.path().extension() == ".tiktoken") found.push_back(entry.path());
-  }
-  if (found.size() != 1) return std::nullopt;
-  return found.front();
-}
-
-tokenizer::Tokenizer find_tokenizer(const std::filesystem::path& path) {
-  std::error_code ignored;
-  if (artifact::is_artifact(path)) {
-    const artifact::Artifact opened = artifact::Artifact::open(path);
-    const auto own = opened.attachment(artifact::kTokenizerJson);
-    if (!own)
-      throw_error(ErrorCode::InvalidArgument, "the artifact '", path.string(), "' has no tokenizer in it");
-    return tokenizer::Tokenizer::from_bytes(*own);
-  }
-  const bool folder = std::filesystem::is_directory(path, ignored);
-  if (!folder && path.extension() != ".onnx") return tokenizer::Tokenizer::from_file(path);
-  const std::filesystem::path place = folder ? path : path.parent_path();
-  const auto found = tokenizer_in(place);
-  if (!found) {
-    throw_error(ErrorCode::Io, "no tokenizer in '", place.empty() ? "." : place.string(),
-                "': neither tokenizer.json, tokenizer.model, spiece.model, sentencepiece.bpe.model, "
-                "tokenizer.bin nor "
-                "one .tiktoken file");
-  }
-  return tokenizer::Tokenizer::from_file(*found);
 }
 
 }  // namespace quern::cli

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "cli/options.h"
-#include "formats/tokenizer/tokenizer.h"
 
 namespace quern::cli {
 
@@ -21,13 +20,5 @@ std::optional<std::string> prompt_text(const Arguments& arguments);
 // "1,2,3" or "1 2 3". `origin` is for the message. Throws UsageError.
 std::vector<int64_t> parse_ids(const std::string& text, const std::string& origin);
 std::string join_ids(const std::vector<int64_t>& ids);
-
-// The tokenizer file in a folder, by the names that models come with: tokenizer.json, tokenizer.model, ...;
-// the first of these wins. Nothing if there is none.
-std::optional<std::filesystem::path> tokenizer_in(const std::filesystem::path& folder);
-
-// The tokenizer at `path`: a tokenizer file of any form, a folder that holds one, an ONNX model with one
-// beside it, or an artifact with one inside. Throws Error{Io} naming the places where none was found.
-tokenizer::Tokenizer find_tokenizer(const std::filesystem::path& path);
 
 }  // namespace quern::cli

@@ -3,47 +3,29 @@
 #include <chrono>
 
 #include "cli/files.h"
-#include "formats/artifact/writer.h"
 #include "ir/error.h"
 #include "passes/canonicalize/to_decoder.h"
 #include "passes/compile.h"
 
 namespace quern::cli {
-namespace {
-
-std::optional<tokenizer::Tokenizer> tokenizer_beside(const std::filesystem::path& model) {
-  const auto path = tokenizer_in(model.parent_path());
-  if (!path) return {};
-  return tokenizer::Tokenizer::from_file(*path);
-}
-
-void check_tokenizer(const LoadedModel& model) {
-  const int64_t rows = model.program->traits().vocabulary;
-  if (!model.tokenizer || rows == 0 || model.tokenizer->vocab_size() <= rows) return;
-  throw_error(ErrorCode::InvalidModel, "the tokenizer has ", model.tokenizer->vocab_size(),
-              " tokens, the model '", model.file.path.string(), "' has logits for ", rows,
-              "; they do not belong together (--tokenizer FILE names another, --ids works without)");
-}
-
-}  // namespace
 
 LoadedModel load_model(const std::filesystem::path& path, const std::optional<std::string>& tokenizer_path,
                        Console& console) {
   const auto start = std::chrono::steady_clock::now();
   LoadedModel model;
-  model.file = open_model_file(path, console);
-  if (model.file.format == "ONNX") {
+  // All of it will be read anyway, and a damaged weight is nothing that can be heard from the text.
+  model.file = open_model_file(path, console, true);
+  read_folder(model.file, tokenizer_path);
+  if (!model.file.is_artifact()) {
     check_supported(model.file);
-    passes::prepare_for_execution(*model.file.graph);
+    with_context("compiling '" + model.file.path.string() + "'",
+                 [&] { passes::prepare_for_execution(*model.file.graph); });
+    passes::apply_context_length(model.file.folder, *model.file.graph);
   }
   if (passes::is_decoder(*model.file.graph)) model.program = runtime::Program::compile(*model.file.graph);
-  const auto own = model.file.attachments.find(artifact::kTokenizerJson);
-  if (!tokenizer_path && own != model.file.attachments.end()) {
-    model.tokenizer = tokenizer::Tokenizer::from_bytes(own->second);
-  } else {
-    model.tokenizer = tokenizer_path ? find_tokenizer(*tokenizer_path) : tokenizer_beside(model.file.path);
-  }
-  if (model.tokenizer) model.end_ids = model.tokenizer->eos_hints();
+  if (const auto& found = model.file.folder.tokenizer) model.tokenizer = found->tokenizer;
+  model.end_ids = model.file.folder.generation.eos_ids;
+  if (model.end_ids.empty() && model.tokenizer) model.end_ids = model.tokenizer->eos_hints();
   model.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return model;
 }
@@ -56,7 +38,7 @@ LoadedModel load_decoder(const std::filesystem::path& path, const std::optional<
                 "' is no decoder that quern recognises, and `", command,
                 "` needs one; `quern inspect` says what stayed plain, `quern run` runs any graph");
   }
-  check_tokenizer(model);
+  passes::check_tokenizer(model.file.folder, *model.file.graph);
   return model;
 }
 

@@ -26,11 +26,11 @@ struct LoadedModel {
 };
 
 // Opens, recognises and compiles. The tokenizer is the one given by --tokenizer, else the artifact's own,
-// else the one beside the model. Throws Error; Error{InvalidModel} for a tokenizer with more
-// tokens than the model.
+// else the one beside the model. Throws Error.
 LoadedModel load_model(const std::filesystem::path& path, const std::optional<std::string>& tokenizer_path,
                        Console& console);
-// The same; Error{Unsupported} where it is no decoder, saying what `command` needs one for.
+// The same; Error{Unsupported} where it is no decoder, saying what `command` needs one for; Error{BadData}
+// for a tokenizer with more tokens than the model.
 LoadedModel load_decoder(const std::filesystem::path& path, const std::optional<std::string>& tokenizer_path,
                          Console& console, const char* command);
 

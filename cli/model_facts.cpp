@@ -62,8 +62,9 @@ bool comes_from_attention(const Value* value, int depth = 4) {
   const Node* node = value == nullptr ? nullptr : value->producer();
   if (node == nullptr || depth == 0) return false;
   if (node->is("CachedAttention", "ai.quern") || node->is("Attention")) return true;
-  if (node->is("Reshape") || node->is("Transpose") || node->is("Mul"))
+  if (node->is("Reshape") || node->is("Transpose") || node->is("Mul") || node->is("SelectRows", "ai.quern")) {
     return comes_from_attention(node->input(0), depth - 1);
+  }
   return false;
 }
 

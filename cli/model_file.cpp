@@ -36,28 +36,34 @@ std::filesystem::path model_in(const std::filesystem::path& folder) {
               "); name one");
 }
 
-}  // namespace
-
-ModelFile open_model_file(const std::filesystem::path& path, Console& console) {
-  std::error_code ignored;
-  ModelFile model;
-  model.path = std::filesystem::is_directory(path, ignored) ? model_in(path) : path;
-  if (artifact::is_artifact(model.path)) {
-    artifact::Artifact opened = artifact::Artifact::open(model.path);
-    model.format = "quern";
-    model.files = {model.path};
-    model.size_bytes = static_cast<int64_t>(opened.file_size());
-    for (const std::string& name : opened.attachment_names()) {
-      model.attachments[name] = std::string(opened.attachment(name).value());
-    }
-    model.graph = opened.take_graph();
-    return model;
-  }
+void open_onnx(ModelFile& model, Console& console) {
   onnx_format::ImportedModel imported = onnx_format::import_model(model.path);
   for (const std::string& warning : imported.warnings) console.warn(model.path.string() + ": " + warning);
   model.format = "ONNX";
   model.graph = std::move(imported.graph);
   model.files = std::move(imported.files);
+}
+
+void open_artifact(ModelFile& model, bool verify) {
+  artifact::Artifact artifact = artifact::Artifact::open(model.path, {.verify = verify});
+  model.format = "quern artifact";
+  model.files = {model.path};
+  model.sources = artifact.sources();
+  if (const auto recipe = artifact.attachment(artifact::kRecipe)) model.recipe = *recipe;
+  model.graph = artifact.take_graph();
+}
+
+}  // namespace
+
+ModelFile open_model_file(const std::filesystem::path& path, Console& console, bool verify) {
+  std::error_code ignored;
+  ModelFile model;
+  model.path = std::filesystem::is_directory(path, ignored) ? model_in(path) : path;
+  if (artifact::is_artifact(model.path) || model.path.extension() == ".quern") {
+    open_artifact(model, verify);
+  } else {
+    open_onnx(model, console);
+  }
   for (const auto& file : model.files)
     model.size_bytes += static_cast<int64_t>(std::filesystem::file_size(file));
   return model;
@@ -66,6 +72,16 @@ ModelFile open_model_file(const std::filesystem::path& path, Console& console) {
 void check_supported(const ModelFile& model) {
   with_context(concat("checking '", model.path.string(), "'"),
                [&] { runtime::check_supported(*model.graph); });
+}
+
+void read_folder(ModelFile& model, const std::optional<std::string>& tokenizer) {
+  if (!model.is_artifact()) {
+    model.folder = passes::read_model_folder(
+        model.path, tokenizer ? std::optional<std::filesystem::path>(*tokenizer) : std::nullopt);
+    return;
+  }
+  model.folder = passes::read_model_folder(artifact::Artifact::open(model.path));
+  if (tokenizer) model.folder.tokenizer = passes::find_tokenizer(*tokenizer);
 }
 
 std::string digest_of(const ModelFile& model) {

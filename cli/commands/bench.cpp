@@ -58,16 +58,14 @@ struct Timing {
     return sorted.size() % 2 == 1 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
   }
   double rate() const { return static_cast<double>(tokens) / median(); }
-  // Half the distance from the slowest to the fastest, as a share of the median.
-  double spread() const {
-    const auto [least, most] = std::minmax_element(runs.begin(), runs.end());
-    return (*most - *least) / 2 / median();
-  }
+  double fastest() const { return static_cast<double>(tokens) / *std::min_element(runs.begin(), runs.end()); }
+  double slowest() const { return static_cast<double>(tokens) / *std::max_element(runs.begin(), runs.end()); }
   ordered_json to_json() const {
     return {{"tokens", tokens},
             {"seconds", median()},
             {"tokens_per_second", rate()},
-            {"spread", spread()},
+            {"tokens_per_second_fastest", fastest()},
+            {"tokens_per_second_slowest", slowest()},
             {"runs_seconds", runs}};
   }
 };
@@ -220,18 +218,24 @@ double decode_gbps(const Measurement& result, const runtime::DecoderTraits& trai
 
 std::string result_text(const Measurement& result, const runtime::DecoderTraits& traits,
                         const std::optional<cpu::MachineRates>& machine) {
-  Table table({{""}, {"tokens", Align::Right}, {"tokens/s", Align::Right}, {"", Align::Right}, {""}});
-  const auto spread = [](const Timing& timing) { return "+-" + format_percent(timing.spread(), 1); };
-  if (!result.prefill.runs.empty()) {
-    table.add_row({"prefill", std::to_string(result.prefill.tokens), format_number(result.prefill.rate(), 4),
-                   spread(result.prefill)});
-  }
+  Table table({{""},
+               {"tokens", Align::Right},
+               {"tokens/s", Align::Right},
+               {"slowest", Align::Right},
+               {"fastest", Align::Right},
+               {""}});
+  const auto add = [&](const char* what, const Timing& timing, const std::string& note) {
+    const auto rate = [](double tokens_per_second) { return format_number(tokens_per_second, 4); };
+    table.add_row({what, std::to_string(timing.tokens), rate(timing.rate()), rate(timing.slowest()),
+                   rate(timing.fastest()), note});
+  };
+  if (!result.prefill.runs.empty()) add("prefill", result.prefill, "");
   if (!result.decode.runs.empty()) {
     const double gbps = decode_gbps(result, traits);
-    std::string note = "reading " + format_fixed(gbps, 1) + " GB/s of weights";
-    if (machine) note += ", " + format_percent(gbps / machine->read_gbps_all, 0) + " of the machine's";
-    table.add_row({"decode", std::to_string(result.decode.tokens), format_number(result.decode.rate(), 4),
-                   spread(result.decode), note});
+    std::string note = format_fixed(gbps, 1) + " GB/s of weights";
+    if (machine)
+      note += ", " + format_percent(gbps / machine->read_gbps_all, 0) + " of what the memory gives";
+    add("decode", result.decode, note);
   }
   return table.to_string();
 }

@@ -23,7 +23,7 @@ void declare(OptionSet& options) {
 ExitStatus run(const Arguments& arguments, Console& console) {
   const std::optional<std::string> output = arguments.text("output");
   if (!output) throw UsageError("missing --output FILE.onnx");
-  const ModelFile model = open_model_file(arguments.text_of("MODEL"), console);
+  const ModelFile model = open_model_file(arguments.text_of("MODEL"), console, true);
   onnx_format::ExportOptions options;
   options.external_over = static_cast<int64_t>(arguments.number_of("external-over") * 1e6);
   onnx_format::export_model(*model.graph, *output, options);

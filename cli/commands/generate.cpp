@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <cmath>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "cli/chat.h"
@@ -159,11 +160,18 @@ nlohmann::ordered_json to_json(const Prompt& prompt, const runtime::GenerateOutp
   return object;
 }
 
-// Prints what is generated as it comes.
+// Prints what is generated as it comes, behind the prompt, which is not printed before it has turned out to
+// be one that the model takes.
 class Printer {
  public:
-  Printer(Console& console, bool text) : console_(console), text_(text) {}
+  Printer(Console& console, bool text, std::string prompt)
+      : console_(console), text_(text), prompt_(std::move(prompt)) {}
+  void print_prompt() {
+    console_.print(prompt_);
+    prompt_.clear();
+  }
   void operator()(const runtime::GenerateEvent& event) {
+    print_prompt();
     if (text_) {
       console_.print(event.text);
     } else {
@@ -178,6 +186,7 @@ class Printer {
  private:
   Console& console_;
   bool text_;
+  std::string prompt_;
   bool any_ = false;
 };
 
@@ -201,16 +210,18 @@ ExitStatus run(const Arguments& arguments, Console& console) {
     throw UsageError("--stop needs a tokenizer; the model has none");
   }
   const bool stream = !console.json();
-  if (stream && model.tokenizer && !prompt.chat && !arguments.flag("no-echo")) {
-    console.print(prompt.text.empty() ? model.tokenizer->decode(prompt.ids, {.skip_special_tokens = true})
-                                      : prompt.text);
-    console.flush();
+  std::string echo;
+  if (model.tokenizer && !prompt.chat && !arguments.flag("no-echo")) {
+    echo = prompt.text.empty() ? model.tokenizer->decode(prompt.ids, {.skip_special_tokens = true})
+                               : prompt.text;
   }
   const std::vector<std::vector<int64_t>> prompts = {prompt.ids};
+  Printer printer(console, model.tokenizer.has_value(), echo);
   runtime::GenerateCallback callback;
-  if (stream) callback = Printer(console, model.tokenizer.has_value());
+  if (stream) callback = std::ref(printer);
   const runtime::GenerateOutput output = runtime::generate(session, prompts, options, callback);
   if (stream) {
+    printer.print_prompt();
     console.print("\n");
     console.flush();
     console.note(timing_text(output));

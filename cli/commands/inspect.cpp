@@ -7,6 +7,8 @@
 #include "cli/model_facts.h"
 #include "cli/model_file.h"
 #include "cli/table.h"
+#include "passes/canonicalize/pipeline.h"
+#include "passes/pass_manager.h"
 
 namespace quern::cli {
 namespace {
@@ -19,6 +21,7 @@ void declare(OptionSet& options) {
       .flag("tensors", "a line per weight too: name, shape, how it is stored, bytes")
       .flag("graph", "print the graph itself, a node a line")
       .flag("raw", "as the file has it: recognise nothing")
+      .flag("verify", "compare the checksums of an artifact's weights, which reads them all")
       .example("quern inspect model.onnx", "says which family it is, its dimensions, and where the bytes are")
       .example("quern inspect model.quern --tensors", "lists the weights of an artifact with their formats")
       .example("quern inspect model.onnx --json | jq .decoder.layers", "reads one figure in a script");
@@ -63,7 +66,13 @@ std::string heads_text(const DecoderFacts& decoder) {
   return text + ", of " + std::to_string(decoder.head_size) + " features";
 }
 
-std::string decoder_text(const DecoderFacts& decoder) {
+std::string tokenizer_text(const ModelFile& model) {
+  if (!model.folder.tokenizer) return "none: ids alone";
+  return format_grouped(model.folder.tokenizer->tokenizer.vocab_size()) + " tokens, " +
+         one_line(model.folder.tokenizer->origin);
+}
+
+std::string decoder_text(const DecoderFacts& decoder, const ModelFile& model) {
   std::string traits;
   for (const std::string& trait : decoder.traits) traits += (traits.empty() ? "" : "; ") + trait;
   std::string text =
@@ -77,6 +86,7 @@ std::string decoder_text(const DecoderFacts& decoder) {
                               {"vocabulary", format_grouped(decoder.vocabulary)},
                               {"context", decoder.context > 0 ? format_grouped(decoder.context) + " tokens"
                                                               : "no limit stated"},
+                              {"tokenizer", tokenizer_text(model)},
                               {"traits", wrap(traits, 100, 16)}},
                              2);
 }
@@ -130,6 +140,36 @@ std::string operators_text(const ModelFacts& facts) {
   return styled(title, Style::Bold, Stream::Out) + ": " + wrap(list, 96, 2) + "\n";
 }
 
+// Why the graph is no decoder, as the pass that would have made one says; each reason once.
+std::vector<std::string> recognise(ModelFile& model) {
+  passes::Recipe recipe{.name = "inspect", .steps = passes::canonicalization_steps()};
+  recipe.steps.push_back({.pass = "tie-weights"});
+  passes::PassContext context{.explain = true};
+  std::vector<std::string> reasons;
+  const passes::PipelineReport report = with_context("compiling '" + model.path.string() + "'", [&] {
+    return passes::run_recipe(recipe, *model.graph, context);
+  });
+  for (const passes::PassRun& run : report.runs) {
+    if (run.pass != "to-decoder" || run.report.changes > 0) continue;
+    for (const std::string& note : run.report.notes) reasons.push_back(note);
+    for (const passes::MatchFailure& failure : run.report.failures)
+      reasons.push_back(failure.where + ": " + failure.reason);
+  }
+  passes::apply_context_length(model.folder, *model.graph);
+  return reasons;
+}
+
+std::string reasons_text(const std::vector<std::string>& reasons) {
+  constexpr size_t kShown = 10;
+  if (reasons.empty()) return "";
+  std::string text = "\n" + styled("No decoder, because", Style::Bold, Stream::Out) + "\n";
+  for (size_t i = 0; i < std::min(kShown, reasons.size()); ++i)
+    text += "  " + wrap(one_line(reasons[i]), 100, 4) + "\n";
+  if (reasons.size() > kShown)
+    text += "  ... and " + std::to_string(reasons.size() - kShown) + " more reasons\n";
+  return text;
+}
+
 std::string tensors_text(const std::vector<TensorLine>& lines) {
   Table table({{"tensor"}, {"shape"}, {"stored as"}, {"bytes", Align::Right}});
   for (const TensorLine& line : lines)
@@ -150,16 +190,24 @@ ordered_json decoder_json(const DecoderFacts& decoder) {
           {"traits", decoder.traits}};
 }
 
-ordered_json to_json(const ModelFile& model, const ModelFacts& facts,
+ordered_json tokenizer_json(const ModelFile& model) {
+  if (!model.folder.tokenizer) return nullptr;
+  return {{"from", model.folder.tokenizer->origin},
+          {"tokens", model.folder.tokenizer->tokenizer.vocab_size()}};
+}
+
+ordered_json to_json(const ModelFile& model, const ModelFacts& facts, const std::vector<std::string>& reasons,
                      const std::vector<TensorLine>* tensors) {
   ordered_json object = {{"path", model.path},
                          {"format", model.format},
                          {"size_bytes", model.size_bytes},
                          {"recognised", facts.decoder ? "decoder" : "none"},
+                         {"reasons", reasons},
                          {"decoder", facts.decoder ? decoder_json(*facts.decoder) : ordered_json()},
                          {"parameters", facts.parameters},
                          {"weight_bytes", facts.weight_bytes},
                          {"bits_per_weight", facts.bits_per_weight()},
+                         {"tokenizer", tokenizer_json(model)},
                          {"groups", ordered_json::array()},
                          {"operators", facts.operators}};
   for (const TensorGroup& group : facts.groups) {
@@ -187,7 +235,14 @@ ordered_json to_json(const ModelFile& model, const ModelFacts& facts,
 }
 
 ExitStatus run(const Arguments& arguments, Console& console) {
-  const ModelFile model = open_model_file(arguments.text_of("MODEL"), console);
+  ModelFile model = open_model_file(arguments.text_of("MODEL"), console, arguments.flag("verify"));
+  try {
+    read_folder(model, {});
+  } catch (const Error& error) {
+    console.warn(std::string("passed over: ") + error.what());  // the graph is what matters here
+  }
+  std::vector<std::string> reasons;
+  if (!model.is_artifact() && !arguments.flag("raw")) reasons = recognise(model);
   if (arguments.flag("graph")) {
     console.print(to_text(*model.graph));
     return ExitStatus::Ok;
@@ -196,13 +251,13 @@ ExitStatus run(const Arguments& arguments, Console& console) {
   std::vector<TensorLine> tensors;
   if (arguments.flag("tensors")) add_tensors(*model.graph, tensors);
   if (console.json()) {
-    console.print_json(to_json(model, facts, arguments.flag("tensors") ? &tensors : nullptr));
+    console.print_json(to_json(model, facts, reasons, arguments.flag("tensors") ? &tensors : nullptr));
     return ExitStatus::Ok;
   }
   console.print(one_line(model.path.string()) + ": " + origin(model) + ", " +
                 format_bytes(static_cast<double>(model.size_bytes)) + "\n\n");
-  console.print(facts.decoder ? decoder_text(*facts.decoder) : plain_text(model));
-  console.print("\n" + weights_text(facts) + "\n" + operators_text(facts));
+  console.print(facts.decoder ? decoder_text(*facts.decoder, model) : plain_text(model));
+  console.print("\n" + weights_text(facts) + "\n" + operators_text(facts) + reasons_text(reasons));
   if (arguments.flag("tensors")) console.print("\n" + tensors_text(tensors));
   return ExitStatus::Ok;
 }

@@ -166,7 +166,7 @@ class Outputs {
 };
 
 ExitStatus run(const Arguments& arguments, Console& console) {
-  const ModelFile model = open_model_file(arguments.text_of("MODEL"), console);
+  const ModelFile model = open_model_file(arguments.text_of("MODEL"), console, true);
   check_supported(model);
   const runtime::NamedValues inputs = read_inputs(arguments, *model.graph);
   const runtime::Interpreter interpreter(*model.graph);

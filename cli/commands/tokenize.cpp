@@ -4,9 +4,9 @@
 #include "cli/commands/commands.h"
 #include "cli/files.h"
 #include "cli/table.h"
-#include "formats/tokenizer/tokenizer.h"
 #include "formats/tokenizer/utf8.h"
 #include "ir/error.h"
+#include "passes/model_folder.h"
 
 namespace quern::cli {
 namespace {
@@ -60,7 +60,7 @@ ExitStatus run(const Arguments& arguments, Console& console) {
   if (arguments.given("text") + arguments.given("file") + arguments.given("decode") > 1) {
     throw UsageError("--text, --file and --decode exclude one another");
   }
-  const tokenizer::Tokenizer tokenizer = find_tokenizer(arguments.text_of("TOKENIZER"));
+  const tokenizer::Tokenizer tokenizer = passes::find_tokenizer(arguments.text_of("TOKENIZER")).tokenizer;
   const bool decode = arguments.given("decode");
   const bool special = !arguments.flag("no-special");
   std::string text = decode ? "" : input_text(arguments);

@@ -31,7 +31,7 @@ void declare(OptionSet& options) {
             "held-out data (required): text; .jsonl with {\"text\": ...} or {\"ids\": [...]} a line, for "
             "classifiers "
             "with \"label\"; .npy or .npz arrays for other graphs")
-      .text("tokenizer", "FILE", "a tokenizer.json for text; default: the models' own")
+      .text("tokenizer", "FILE", "a tokenizer for text; default: the models' own")
       .integer("context", "N", {1, 1e9},
                "score windows of N tokens; default: 256, or the models' context if that is less")
       .integer("stride", "N", {1, 1e9}, "begin a window every N tokens; default: no overlap")
@@ -46,6 +46,7 @@ void declare(OptionSet& options) {
               "other graphs: no output may have a lower signal-to-noise ratio")
       .section("Results")
       .text("report", "FILE.html", "write one self-contained page with plots")
+      .flag("record", "keep the figures in the candidate, an artifact (attachment validation.json)")
       .flag("no-speed", "do not measure decoding speed")
       .section("How")
       .integer("threads,t", "N", {1, 1024}, "processor threads; default: one for each physical core")
@@ -67,7 +68,7 @@ struct Side {
 
 Side open_side(const std::string& path, const Arguments& arguments, Console& console) {
   Side side;
-  side.model = load_model(path, {}, console);
+  side.model = load_model(path, arguments.text("tokenizer"), console);
   if (side.model.is_decoder()) {
     const runtime::SessionOptions options{
         .threads = static_cast<int>(arguments.integer("threads").value_or(0)), .max_rows = 256};
@@ -110,12 +111,8 @@ calibrate::WindowProtocol protocol_of(const Arguments& arguments, const Side& re
 
 void compare_tokens(Validation& validation, const Arguments& arguments, Console& console, Side& reference,
                     Side& candidate) {
-  const std::optional<std::string> given = arguments.text("tokenizer");
-  std::optional<tokenizer::Tokenizer> from_file;
-  if (given) from_file = tokenizer::Tokenizer::from_file(*given);
   calibrate::DatasetOptions data_options;
-  data_options.tokenizer =
-      from_file ? &*from_file : choose_tokenizer(reference, candidate, validation.warnings);
+  data_options.tokenizer = choose_tokenizer(reference, candidate, validation.warnings);
   data_options.add_special_tokens = !arguments.flag("no-special");
   const calibrate::TokenData data = calibrate::TokenData::load(validation.data_path, data_options);
   validation.data_digest = data.digest;
@@ -248,6 +245,15 @@ void add_thresholds(Validation& v, const Arguments& arguments) {
   }
 }
 
+// The figures of another model's descendant mean something else than one expects.
+void check_origin(Validation& v, const ModelFile& reference, const ModelFile& candidate) {
+  if (candidate.sources.empty() || reference.is_artifact()) return;
+  const artifact::SourceFile& source = candidate.sources.front();
+  if (source.sha256 == artifact::describe_source(reference.path).sha256) return;
+  v.warnings.push_back("the candidate was made from '" + source.name + "' (SHA-256 " +
+                       source.sha256.substr(0, 12) + "...), which the original given is not");
+}
+
 std::string command_line(const Arguments& arguments) {
   std::vector<std::string> words = {"quern", "validate", arguments.text_of("ORIGINAL"),
                                     arguments.text_of("CANDIDATE")};
@@ -261,18 +267,38 @@ std::string command_line(const Arguments& arguments) {
   return shell_line(words);
 }
 
+// How the candidate came about, as far as it tells, and how these figures did.
+std::vector<std::string> commands_of(const Arguments& arguments, const ModelFile& candidate) {
+  std::vector<std::string> commands;
+  if (!candidate.recipe.empty()) {
+    commands.push_back(shell_line({"quern", "convert", arguments.text_of("ORIGINAL"), "--recipe",
+                                   "recipe.json", "-o", arguments.text_of("CANDIDATE")}));
+  }
+  commands.push_back(command_line(arguments));
+  return commands;
+}
+
+void record(const Validation& validation, const ModelFile& candidate) {
+  artifact::set_attachment(candidate.path, artifact::kValidation, to_json(validation).dump(2) + "\n");
+}
+
 ExitStatus run(const Arguments& arguments, Console& console) {
   if (!arguments.given("data"))
     throw UsageError("missing --data FILE: held-out text, .jsonl rows, or arrays");
   Side reference = open_side(arguments.text_of("ORIGINAL"), arguments, console);
   Side candidate = open_side(arguments.text_of("CANDIDATE"), arguments, console);
+  if (arguments.flag("record") && !candidate.model.file.is_artifact()) {
+    throw UsageError("--record is for artifacts; '" + candidate.model.file.path.string() + "' is none");
+  }
   Validation validation;
   validation.data_path = arguments.text_of("data");
   validation.reference = describe_model(reference);
   validation.candidate = describe_model(candidate);
   validation.version = version();
   validation.machine = machine_name(reference.session ? reference.session->threads() : 0);
-  validation.commands.push_back(command_line(arguments));
+  validation.commands = commands_of(arguments, candidate.model.file);
+  validation.recipe = candidate.model.file.recipe;
+  check_origin(validation, reference.model.file, candidate.model.file);
   if (calibrate::is_tensor_file(validation.data_path)) {
     compare_arrays(validation, arguments, console, reference, candidate);
   } else {
@@ -284,6 +310,7 @@ ExitStatus run(const Arguments& arguments, Console& console) {
   }
   add_thresholds(validation, arguments);
   for (const std::string& warning : validation.warnings) console.warn(warning);
+  if (arguments.flag("record")) record(validation, candidate.model.file);
   if (const auto path = arguments.text("report")) write_file(*path, to_html(validation));
   if (console.json()) {
     console.print_json(to_json(validation));

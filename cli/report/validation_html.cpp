@@ -316,8 +316,8 @@ std::string reproduce(const Validation& v) {
   for (const std::string& command : v.commands) text += escape(command) + "\n";
   text += "</pre>\n";
   if (!v.recipe.empty()) {
-    text += "<details><summary>The recipe that made the candidate</summary><pre>" + escape(v.recipe) +
-            "</pre></details>\n";
+    text += "<details><summary>recipe.json: the recipe that made the candidate</summary><pre>" +
+            escape(v.recipe) + "</pre></details>\n";
   }
   return text;
 }

@@ -113,6 +113,34 @@ TEST(FullDisk, LeavesNothingHalfWritten) {
   EXPECT_TRUE(folder.names().empty());
 }
 
+// Whatever writes a large file writes all of it or none.
+TEST(FullDisk, NoCommandLeavesHalfAFile) {
+  const TempDir folder;
+  const auto at = [&](const char* name) { return (folder / name).string(); };
+  const ProgramRun full = {.largest_file = 1 << 20};
+  const std::string model = example("model.onnx");
+  expect_refused(quern({"convert", model, "-o", at("m.quern")}, full), 5, {"m.quern"});
+  expect_refused(quern({"convert", model, "-o", at("m.quern"), "--dump-after", "fuse-linear"}, full), 5,
+                 {"m.quern.fuse-linear.onnx"});
+  expect_refused(quern({"synth", "-o", at("s.quern"), "--layers", "1"}, full), 5, {"s.quern"});
+  expect_refused(quern({"synth", "-o", at("s.onnx"), "--layers", "1", "--width", "64"}, full), 5, {"s.onnx"});
+  EXPECT_TRUE(folder.names().empty()) << folder.names().front();
+}
+
+TEST(FullDisk, AFailedRecordLeavesTheArtifactAsItWas) {
+  const TempDir folder;
+  const std::string artifact = (folder / "m.quern").string();
+  ASSERT_EQ(quern({"convert", example("model.onnx"), "-o", artifact, "-q"}).status, 0);
+  const std::string before = read_text(artifact);
+  write_text(folder / "ids.jsonl", "{\"ids\": [1, 2, 3, 4, 5, 6]}\n");
+  const ProgramResult result = quern({"validate", example("model.onnx"), artifact, "--data",
+                                      (folder / "ids.jsonl").string(), "--no-speed", "--record", "-q"},
+                                     {.largest_file = 1 << 20});
+  EXPECT_EQ(result.status, 5) << result.err;
+  EXPECT_EQ(read_text(artifact), before);
+  EXPECT_EQ(folder.names().size(), 2u);
+}
+
 TEST(FullDisk, ATargetThatExistsStaysAsItWas) {
   const TempDir folder;
   write_text(folder / "copy.onnx", "precious");

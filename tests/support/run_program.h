@@ -25,7 +25,7 @@ struct ProgramRun {
   std::filesystem::path folder;                 // to run in; empty: here
   std::filesystem::path standard_output;        // written to; empty: collected
   std::optional<uint64_t> largest_file;         // RLIMIT_FSIZE, bytes
-  std::optional<uint64_t> most_memory;          // RLIMIT_AS, bytes
+  std::optional<uint64_t> most_memory;          // RLIMIT_DATA, bytes; mapped files do not count
   std::chrono::milliseconds interrupt_after{};  // then SIGINT; 0: never
   std::chrono::seconds limit{120};              // then it is killed, and status says so
 };
@@ -34,6 +34,7 @@ struct ProgramResult {
   int status = 0;  // as a shell has it: 128 + the signal that ended it
   std::string out;
   std::string err;
+  int64_t peak_bytes = 0;  // resident, with the pages of mapped files
 };
 
 inline int open_or_throw(const std::filesystem::path& path, int flags) {
@@ -52,7 +53,7 @@ inline int open_or_throw(const std::filesystem::path& path, int flags) {
     ::setrlimit(static_cast<__rlimit_resource>(resource), &value);
   };
   if (how.largest_file) limit(RLIMIT_FSIZE, *how.largest_file);
-  if (how.most_memory) limit(RLIMIT_AS, *how.most_memory);
+  if (how.most_memory) limit(RLIMIT_DATA, *how.most_memory);
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
@@ -76,7 +77,8 @@ inline ProgramResult run_program(const std::vector<std::string>& words, const Pr
   const Clock::time_point start = Clock::now();
   bool interrupted = how.interrupt_after.count() == 0;
   int wait_status = 0;
-  while (::waitpid(child, &wait_status, WNOHANG) == 0) {
+  rusage usage = {};
+  while (::wait4(child, &wait_status, WNOHANG, &usage) == 0) {
     const auto passed = Clock::now() - start;
     if (!interrupted && passed > how.interrupt_after) {
       ::kill(child, SIGINT);
@@ -86,6 +88,7 @@ inline ProgramResult run_program(const std::vector<std::string>& words, const Pr
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
   ProgramResult result;
+  result.peak_bytes = int64_t{usage.ru_maxrss} * 1024;
   result.status = WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
   if (how.standard_output.empty()) result.out = read_text(out);
   result.err = read_text(files / "err");

@@ -1,0 +1,121 @@
+#include "cli/recipe_options.h"
+
+#include <nlohmann/json.hpp>
+
+#include "cli/files.h"
+#include "ir/error.h"
+#include "passes/compile.h"
+#include "passes/quantize/weight_settings.h"
+#include "passes/registry.h"
+
+namespace quern::cli {
+namespace {
+
+using nlohmann::json;
+
+const char* const kRecipeOptions[] = {"weights",    "symmetric", "asymmetric", "granularity",
+                                      "group-size", "method",    "clip",       "override"};
+
+// One setting of an override: "int8", "asymmetric", "group", "group-size:64", "scales:f32".
+void apply_setting(const std::string& setting, json& entry) {
+  const size_t colon = setting.find(':');
+  const std::string key = setting.substr(0, colon);
+  if (colon != std::string::npos) {
+    const std::string value = setting.substr(colon + 1);
+    const std::optional<int64_t> number = parse_integer(value);
+    entry[key] = number ? json(*number) : json(value);
+  } else if (key == "symmetric" || key == "asymmetric") {
+    entry["symmetric"] = key == "symmetric";
+  } else if (key == "tensor" || key == "channel" || key == "group") {
+    entry["granularity"] = key;
+  } else {
+    entry["weights"] = key;
+  }
+}
+
+json parse_override(const std::string& text) {
+  // The pattern may hold '='; settings never do.
+  const size_t equals = text.rfind('=');
+  if (equals == std::string::npos || equals == 0 || equals + 1 == text.size()) {
+    throw UsageError(
+        "--override takes REGEX=SETTINGS, such as 'lm_head=int8' or 'down_proj=int4,group-size:64', not '" +
+        text + "'");
+  }
+  json entry = {{"pattern", text.substr(0, equals)}};
+  const std::string settings = text.substr(equals + 1);
+  for (size_t at = 0; at <= settings.size();) {
+    const size_t comma = std::min(settings.find(',', at), settings.size());
+    apply_setting(settings.substr(at, comma - at), entry);
+    at = comma + 1;
+  }
+  return entry;
+}
+
+// Options that would change nothing, since what they refine is not asked for.
+void refuse_idle_options(const Arguments& arguments) {
+  const std::string weights = arguments.text_of("weights");
+  const bool scaled =
+      passes::WeightSettings{.weights = weights}.is_quantized() || arguments.given("override");
+  for (const char* option : {"symmetric", "asymmetric", "granularity", "group-size", "method", "clip"}) {
+    if (arguments.given(option) && !scaled) {
+      throw UsageError(std::string("--") + option + " is for weights with scales; --weights " + weights +
+                       " has none");
+    }
+  }
+  if (arguments.flag("symmetric") && arguments.flag("asymmetric")) {
+    throw UsageError("--symmetric and --asymmetric contradict each other");
+  }
+  const std::optional<std::string> granularity = arguments.text("granularity");
+  if (arguments.given("group-size") && granularity && *granularity != "group") {
+    throw UsageError("--group-size is for --granularity group, not " + *granularity);
+  }
+}
+
+}  // namespace
+
+void declare_recipe_options(OptionSet& options) {
+  options.section("Weights")
+      .choice("weights", passes::WeightSettings::weight_choices(),
+              "what weights become; keep leaves each as it is", "int8")
+      .flag("symmetric", "scales alone (default)")
+      .flag("asymmetric", "scales and zero points")
+      .choice("granularity", {"tensor", "channel", "group"},
+              "which weights share a scale; default: channel for 8 bits, group for fewer")
+      .choice("group-size", {"16", "32", "64", "128", "256"},
+              "weights of a group; implies --granularity group")
+      .choice("method", passes::WeightSettings::method_choices(),
+              "how scales are found: rtn, from the range; lsq, by least squares; hqq, half-quadratic", "rtn")
+      .text("clip", "RULE", "cut off outliers first: none, percentile:99.9, mse, kl", "none")
+      .texts("override", "REGEX=SETTINGS",
+             "other settings for tensors whose name in the model has a match, such as 'lm_head=int8' or "
+             "'down_proj=int4,asymmetric,group-size:64'; where several match, the last wins");
+}
+
+passes::Recipe recipe_of(const Arguments& arguments) {
+  if (const auto file = arguments.text("recipe")) {
+    for (const char* option : kRecipeOptions) {
+      if (arguments.given(option)) {
+        throw UsageError(std::string("--recipe and --") + option +
+                         " are both given; put the setting into the recipe");
+      }
+    }
+    return with_context("reading the recipe '" + *file + "'",
+                        [&] { return passes::parse_recipe(read_input(*file)); });
+  }
+  refuse_idle_options(arguments);
+  json weights = {{"weights", arguments.text_of("weights")}};
+  if (arguments.flag("asymmetric")) weights["symmetric"] = false;
+  if (const auto granularity = arguments.text("granularity")) weights["granularity"] = *granularity;
+  if (const auto size = arguments.integer("group-size")) {
+    weights["granularity"] = "group";
+    weights["group-size"] = *size;
+  }
+  if (arguments.given("method")) weights["method"] = arguments.text_of("method");
+  if (arguments.given("clip")) weights["clip"] = arguments.text_of("clip");
+  json overrides = json::array();
+  for (const std::string& text : arguments.list("override")) overrides.push_back(parse_override(text));
+  if (!overrides.empty()) weights["overrides"] = overrides;
+  return passes::conversion_recipe(weights);
+}
+
+}  // namespace quern::cli

@@ -1,0 +1,148 @@
+#include <gtest/gtest.h>
+
+#include "tests/cli/quern_binary.h"
+
+namespace quern::test {
+namespace {
+
+const std::string kPrompt = "It was a dark night, and the old man";
+
+// One conversion serves all tests.
+const std::string& artifact() {
+  static const TempDir folder;
+  static const std::string path = [] {
+    std::string target = (folder / "m.quern").string();
+    EXPECT_EQ(quern({"convert", example("model.onnx"), "-o", target, "--quiet"}).status, 0);
+    return target;
+  }();
+  return path;
+}
+
+nlohmann::json generate(std::vector<std::string> more) {
+  more.insert(more.begin(), {"generate", artifact(), "-p", kPrompt, "-n", "24"});
+  return quern_json(more);
+}
+
+TEST(GenerateCommand, JsonHasTheDocumentedKeys) {
+  const auto object = generate({});
+  EXPECT_EQ(object.at("ids").size(), 24u);
+  EXPECT_EQ(object.at("finish_reason"), "length");
+  EXPECT_EQ(object.at("stop"), nullptr);
+  const auto& timing = object.at("timing");
+  EXPECT_EQ(timing.at("prompt_tokens"), object.at("prompt_ids").size());
+  EXPECT_EQ(timing.at("generated_tokens"), 24);
+  EXPECT_GT(timing.at("decode_tokens_per_second"), 0);
+  EXPECT_GT(timing.at("prefill_tokens_per_second"), 0);
+  const auto decoded = quern_json({"tokenize", artifact(), "--decode", [&] {
+                                     std::string ids;
+                                     for (const auto& id : object.at("ids")) ids += id.dump() + ",";
+                                     return ids;
+                                   }()});
+  EXPECT_EQ(object.at("text"), decoded.at("text"));
+}
+
+TEST(GenerateCommand, StreamsThePromptAndItsContinuation) {
+  const auto object = generate({});
+  const std::string text = object.at("text");
+  const ProgramResult result = quern({"generate", artifact(), "-p", kPrompt, "-n", "24"});
+  EXPECT_EQ(result.out, kPrompt + text + "\n");
+  EXPECT_NE(result.err.find("tokens/s"), std::string::npos) << result.err;
+  const ProgramResult bare =
+      quern({"generate", artifact(), "-n", "24", "--no-echo", "-q"}, {.standard_input = kPrompt});
+  EXPECT_EQ(bare.out, text + "\n");
+  EXPECT_EQ(bare.err, "");
+}
+
+TEST(GenerateCommand, TheSameSeedGivesTheSameText) {
+  const std::vector<std::string> warm = {"--temperature", "1.2",  "--top-k", "50",
+                                         "--top-p",       "0.95", "--seed",  "5"};
+  EXPECT_EQ(generate(warm).at("ids"), generate(warm).at("ids"));
+  std::vector<std::string> other = warm;
+  other.back() = "6";
+  EXPECT_NE(generate(other).at("ids"), generate(warm).at("ids"));
+  EXPECT_EQ(generate({"--temperature", "0"}).at("ids"), generate({}).at("ids"));
+  EXPECT_EQ(generate({"--temperature", "1", "--top-k", "1"}).at("ids"), generate({}).at("ids"));
+  EXPECT_NE(generate({"--repetition-penalty", "1.5"}).at("ids"), generate({}).at("ids"));
+}
+
+TEST(GenerateCommand, TheNumberOfThreadsChangesNothing) {
+  EXPECT_EQ(generate({"-t", "1"}).at("ids"), generate({"-t", "2"}).at("ids"));
+}
+
+TEST(GenerateCommand, EndsAtAStopString) {
+  const std::string text = generate({}).at("text");
+  const std::string stop = text.substr(text.size() / 2, 4);
+  const auto object = generate({"--stop", "never in any text", "--stop", stop});
+  EXPECT_EQ(object.at("finish_reason"), "stop_string");
+  EXPECT_EQ(object.at("stop"), stop);
+  EXPECT_EQ(object.at("text"), text.substr(0, text.find(stop)));
+}
+
+TEST(GenerateCommand, WorksOnIdsWithoutATokenizer) {
+  const TempDir folder;
+  std::filesystem::copy_file(example("model.onnx"), folder / "model.onnx");
+  const std::string model = (folder / "model.onnx").string();
+  const ProgramResult result = quern({"generate", model, "--ids", "288, 338,752", "-n", "5", "-q"});
+  EXPECT_EQ(result.status, 0) << result.err;
+  const auto object = quern_json({"generate", model, "--ids", "288,338,752", "-n", "5"});
+  std::string ids;
+  for (const auto& id : object.at("ids")) ids += (ids.empty() ? "" : ",") + id.dump();
+  EXPECT_EQ(result.out, ids + "\n");
+  EXPECT_EQ(object.at("text"), nullptr);
+  expect_refused(quern({"generate", model, "-p", "hello"}), 3, {"no tokenizer", "--tokenizer", "--ids"});
+  expect_refused(quern({"generate", model, "--ids", "1", "--stop", "x"}), 2, {"--stop needs a tokenizer"});
+  EXPECT_EQ(
+      quern({"generate", model, "--tokenizer", example("tokenizer.json"), "-p", "hello", "-n", "1"}).status,
+      0);
+}
+
+TEST(GenerateCommand, RefusesBadPrompts) {
+  const auto refused = [](std::vector<std::string> more, int status, const std::vector<std::string>& parts) {
+    more.insert(more.begin(), {"generate", artifact()});
+    expect_refused(quern(more), status, parts);
+  };
+  refused({"-p", ""}, 3, {"prompt is empty"});
+  refused({"--ids", ""}, 3, {"empty"});
+  refused({"--ids", "1,4096"}, 3, {"4096"});
+  refused({"--ids", "1,x"}, 2, {"'x'"});
+  refused({"--ids", "1", "-p", "a"}, 2, {"--ids"});
+  refused({"-p", "a", "--prompt-file", "b"}, 2, {"--prompt-file"});
+  refused({"--prompt-file", "/nowhere/prompt.txt"}, 5, {"/nowhere/prompt.txt"});
+  refused({"--prompt-file", example("heldout.txt"), "--context", "64"}, 3, {"64"});
+  refused({"-p", "a", "--temperature", "-1"}, 2, {"--temperature"});
+  refused({"-p", "a", "-n", "0"}, 2, {"--max-tokens"});
+}
+
+TEST(GenerateCommand, EndsWhereTheContextIsFull) {
+  const auto object =
+      quern_json({"generate", artifact(), "--ids", "1,2,3,4", "-n", "100", "--context", "16"});
+  EXPECT_EQ(object.at("finish_reason"), "context");
+  EXPECT_LE(object.at("ids").size(), 13u);
+  EXPECT_GE(object.at("ids").size(), 12u);
+}
+
+TEST(GenerateCommand, AnInterruptEndsItWithWhatThereIs) {
+  const ProgramResult result = quern({"generate", artifact(), "-p", kPrompt, "-n", "100000", "--ignore-eos"},
+                                     {.interrupt_after = std::chrono::milliseconds(1500)});
+  EXPECT_EQ(result.status, 130) << result.err;
+  EXPECT_TRUE(result.out.starts_with(kPrompt)) << result.out;
+  EXPECT_NE(result.err.find("ended by cancelled"), std::string::npos) << result.err;
+}
+
+TEST(BenchCommand, MeasuresAModel) {
+  const auto object =
+      quern_json({"bench", artifact(), "-p", "32", "-n", "8", "-r", "2", "-t", "1", "--profile"});
+  EXPECT_EQ(object.at("threads"), 1);
+  EXPECT_EQ(object.at("prefill").at("tokens"), 32);
+  EXPECT_EQ(object.at("prefill").at("runs_seconds").size(), 2u);
+  EXPECT_GT(object.at("decode").at("tokens_per_second"), 0);
+  EXPECT_GT(object.at("decode").at("gbps"), 0);
+  EXPECT_FALSE(object.at("profile").at("decode").empty());
+  const ProgramResult text = quern({"bench", artifact(), "-p", "32", "-n", "8", "-r", "1"});
+  EXPECT_NE(text.out.find("prefill"), std::string::npos) << text.out;
+  expect_refused(quern({"bench"}), 2, {"missing MODEL", "--machine"});
+  expect_refused(quern({"bench", artifact(), "-p", "0", "-n", "0"}), 2, {"nothing to measure"});
+}
+
+}  // namespace
+}  // namespace quern::test
