@@ -1,6 +1,8 @@
 #include "passes/quantize/weight_settings.h"
 
 #include <algorithm>
+#include <set>
+#include <string_view>
 
 #include "ir/error.h"
 #include "ir/near_names.h"
@@ -44,6 +46,40 @@ std::string without_operators(const std::string& pattern) {
       text += pattern[i];
   }
   return text;
+}
+
+constexpr std::string_view kSeparators = "./:";
+
+// A pattern speaks of a part of a name, as a rule: the runs of `count` segments of it.
+std::vector<std::string> runs_of_segments(const std::string& name, size_t count) {
+  std::vector<size_t> begins = {0};
+  for (size_t i = 0; i < name.size(); ++i) {
+    if (kSeparators.find(name[i]) != std::string_view::npos) begins.push_back(i + 1);
+  }
+  std::vector<std::string> runs;
+  for (size_t i = 0; i + count <= begins.size(); ++i) {
+    const size_t end = i + count < begins.size() ? begins[i + count] - 1 : name.size();
+    runs.push_back(name.substr(begins[i], end - begins[i]));
+  }
+  return runs;
+}
+
+// What somebody may have meant by `wanted`: whole names, and parts of them as long as it is.
+std::vector<std::string> names_to_mean(const std::vector<WeightSite>& sites, const std::string& wanted) {
+  const auto segments = static_cast<size_t>(std::count_if(
+      wanted.begin(), wanted.end(), [](char c) { return kSeparators.find(c) != std::string_view::npos; }));
+  std::vector<std::string> names;
+  std::set<std::string> seen;
+  const auto add = [&](const std::string& name) {
+    if (seen.insert(name).second) names.push_back(name);
+  };
+  for (const WeightSite& site : sites) {
+    for (const std::string& name : site.names) {
+      add(name);
+      for (const std::string& run : runs_of_segments(name, segments + 1)) add(run);
+    }
+  }
+  return names;
 }
 
 }  // namespace
@@ -131,9 +167,8 @@ WeightSettings WeightOverrides::apply(const WeightSettings& defaults, const Weig
 void WeightOverrides::check_all_matched(const std::vector<WeightSite>& sites) const {
   for (const Entry& entry : entries_) {
     if (entry.matched) continue;
-    std::vector<std::string> names;
-    for (const WeightSite& site : sites) names.insert(names.end(), site.names.begin(), site.names.end());
-    std::string hint = did_you_mean(without_operators(entry.pattern), names);
+    const std::string wanted = without_operators(entry.pattern);
+    std::string hint = did_you_mean(wanted, names_to_mean(sites, wanted));
     if (hint.empty() && !sites.empty()) {
       hint =
           "; there are '" + sites.front().name + "'" +
