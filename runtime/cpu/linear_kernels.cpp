@@ -61,8 +61,9 @@ static_assert(kAccFloats * 4 * 4 + kInfoBytes <= 256 * 1024);
 // Of a row's inputs in a block of columns: with kRowBlock rows, 96 kB.
 constexpr int64_t kBlockInputBytes = 1024;
 constexpr int64_t kLine = 64;
-// How far ahead a few rows' kernel prefetches the stream, in bytes.
-constexpr int64_t kAhead = 768;
+// How far ahead a few rows' kernel prefetches the stream, in bytes: the latency of memory times a core's
+// share of the bandwidth is some 1.5 kB, and the reads of others come in between.
+constexpr int64_t kAhead = 4096;
 
 QUERN_INLINE int64_t min64(int64_t a, int64_t b) {
   return a < b ? a : b;
@@ -471,17 +472,22 @@ QUERN_NOINLINE void bf16_micro(const MicroArgs& a) {
 // them are compiled once.
 
 struct Family {
-  int64_t column_bits;  // of a tile in the stream, without headers
   int64_t input_column_bytes;
+  int max_rows;
   // By rows - 1; nullptr where is_allowed() says no.
   Micro four[kMaxRows];
   Micro two[kMaxRows];
   Micro one[kMaxRows];
 };
 
+// As many rows as leave registers for what a step needs: of sixteen, a row's accumulator takes two or four.
+constexpr int rows_that_fit(int accumulators) {
+  return QUERN_ISA_LEVEL == 0 || QUERN_ISA_LEVEL >= 3 || accumulators == 1 ? kMaxRows : 3;
+}
+
 template <class Dot, template <class> class Source>
 struct IntegerKernels {
-  static constexpr int64_t kColumnBits = kLine * 8 / (Source<Dot>::kSteps * Dot::kColumns);
+  static constexpr int kRows = rows_that_fit(Dot::kAccumulators);
   static constexpr int64_t kInputColumnBytes = Dot::kInputBytes / Dot::kColumns;
   static constexpr int kAccumulators = Dot::kAccumulators;
   template <int R, int T>
@@ -490,7 +496,7 @@ struct IntegerKernels {
 
 template <class Weight>
 struct FloatKernels {
-  static constexpr int64_t kColumnBits = Weight::kBytes * 8 / Weight::kColumns;
+  static constexpr int kRows = kMaxRows;
   static constexpr int64_t kInputColumnBytes = 4;
   static constexpr int kAccumulators = 1;
   template <int R, int T>
@@ -499,7 +505,7 @@ struct FloatKernels {
 
 #if QUERN_HAS_DOT_BF16
 struct BF16Kernels {
-  static constexpr int64_t kColumnBits = kLine * 8 / 2;
+  static constexpr int kRows = kMaxRows;
   static constexpr int64_t kInputColumnBytes = 2;
   static constexpr int kAccumulators = 1;
   template <int R, int T>
@@ -520,8 +526,8 @@ constexpr Micro micro() {
 #define QUERN_TWO(R) micro<Kernels, R, 2>()
 #define QUERN_ONE(R) micro<Kernels, R, 1>()
 template <class Kernels>
-constexpr Family kFamily = {Kernels::kColumnBits,
-                            Kernels::kInputColumnBytes,
+constexpr Family kFamily = {Kernels::kInputColumnBytes,
+                            Kernels::kRows,
                             {QUERN_EACH_ROW_COUNT(QUERN_FOUR)},
                             {QUERN_EACH_ROW_COUNT(QUERN_TWO)},
                             {QUERN_EACH_ROW_COUNT(QUERN_ONE)}};
@@ -638,12 +644,11 @@ void multiply_block(const Family& family, const LinearTask& task, const WeightVi
   // With several parts the tiles are read from memory by the first one alone: each prefetches a share of the
   // next ones.
   const int64_t input_lines = (columns.end - columns.begin) * family.input_column_bytes / kLine;
-  const int64_t lines = (columns.end - columns.begin) * family.column_bits / 8 / kLine;
+  const int64_t begin = weight.tile_stride * columns.begin / weight.cols;  // of the columns, roughly
+  const int64_t lines = (weight.tile_stride * columns.end / weight.cols - begin + kLine - 1) / kLine;
   const int64_t shares = block.parts * (input_lines > 0 ? input_lines : 1);
   if (block.count > 1) a.next_lines = (lines + shares - 1) / shares;
-  a.next_tile = block.parts == 1
-                    ? a.tile + kAhead
-                    : a.tile + choice.tiles * weight.tile_stride + columns.begin * family.column_bits / 8;
+  a.next_tile = a.tile + begin + (block.parts == 1 ? kAhead : choice.tiles * weight.tile_stride);
   for (int64_t part = 0; part < block.parts; ++part) {
     const int64_t first = block.part_begin(part);
     const int row_count = static_cast<int>(block.part_begin(part + 1) - first);
@@ -737,7 +742,7 @@ void tiles(const LinearTask& task, const TileRange& range, std::byte* scratch) {
     RowBlock block;
     block.begin = range.row_begin + first;
     block.count = count;
-    block.parts = (count + kMaxRows - 1) / kMaxRows;
+    block.parts = (count + family.max_rows - 1) / family.max_rows;
     for (int64_t r = 0; r < count; ++r) {
       const int64_t row = task.input_rows != nullptr ? task.input_rows[block.begin + r] : block.begin + r;
       block.codes[r] = task.input.codes + row * task.input.row_stride;
