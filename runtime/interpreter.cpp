@@ -191,7 +191,10 @@ std::vector<RuntimeValue> evaluate(std::span<const Value* const> wanted, const B
   throw_unsupported(plan.unsupported());
   Frame frame;
   for (const auto& [value, data] : bindings) frame.set(value, data);
-  Execution(plan, options, frame).run_steps();
+  // What is computed here goes into files, which must not depend on the machine.
+  RunOptions chosen = options;
+  if (chosen.implementation.empty()) chosen.implementation = kReferenceImplementation;
+  Execution(plan, chosen, frame).run_steps();
   std::vector<RuntimeValue> results;
   for (const Value* value : wanted) results.push_back(frame.get(value));
   return results;

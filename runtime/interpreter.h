@@ -51,10 +51,11 @@ class Interpreter {
 
 using Bindings = std::map<const Value*, RuntimeValue>;
 
-// Partial evaluation: the values `wanted`, in that order, computed from constants and from `bindings` of any
-// values; what lies behind a bound value is not looked at. `wanted` may lie in a sub-graph and need values of
-// the graphs around it. Throws Error{InvalidArgument} naming the graph inputs that are needed but not bound,
-// Error{Unsupported} as the interpreter does.
+// Partial evaluation by the reference kernels (other implementations where `options` names one): the values
+// `wanted`, in that order, from constants and `bindings` of any values; what lies behind a bound value is not
+// looked at. `wanted` may lie in a sub-graph and need values of the graphs around it. Throws
+// Error{InvalidArgument} naming the graph inputs that are needed but not bound, Error{Unsupported} as run
+// does.
 std::vector<RuntimeValue> evaluate(std::span<const Value* const> wanted, const Bindings& bindings = {},
                                    const RunOptions& options = {});
 
