@@ -69,8 +69,8 @@ TEST(Frame, AFullDiskUnderStandardOutputIsAnError) {
 }
 
 TEST(Frame, AReaderThatWentAwayEndsItQuietly) {
-  const std::string script = std::string(QUERN_BINARY) + " tokenize " + example("tokenizer.json") +
-                             " --file " + example("heldout.txt") +
+  const std::string script = quern_binary() + " tokenize " + example("tokenizer.json") + " --file " +
+                             example("heldout.txt") +
                              " --pieces 2>err | head -n 1 >out; "
                              "echo ${PIPESTATUS[0]} >status";
   const TempDir folder;

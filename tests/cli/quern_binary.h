@@ -12,8 +12,12 @@
 
 namespace quern::test {
 
+inline std::string quern_binary() {
+  return build_path("cli/quern").string();
+}
+
 inline ProgramResult quern(std::vector<std::string> words, const ProgramRun& how = {}) {
-  words.insert(words.begin(), QUERN_BINARY);
+  words.insert(words.begin(), quern_binary());
   return run_program(words, how);
 }
 

@@ -9,14 +9,13 @@
 namespace quern::test {
 
 // A file of the repository, by its path from the root.
-inline std::filesystem::path source_path(const std::string& relative) {
-  return std::filesystem::path(QUERN_SOURCE_DIR) / relative;
-}
+std::filesystem::path source_path(const std::string& relative);
+
+// A file of the build folder, by its path from there.
+std::filesystem::path build_path(const std::string& relative);
 
 // A file of the folder `shared` beside the checkout: larger models and texts that a clone may lack.
-inline std::filesystem::path shared_path(const std::string& relative) {
-  return std::filesystem::path(QUERN_SOURCE_DIR).parent_path() / "shared" / relative;
-}
+std::filesystem::path shared_path(const std::string& relative);
 
 // Skips the running test where shared/<relative> is absent.
 #define QUERN_NEEDS_SHARED(relative)                                           \
