@@ -283,7 +283,11 @@ double onednn_pass(const Options& options, int64_t rows, bool integers) {
     const memory::desc src({rows, shape.k}, in, memory::format_tag::ab);
     const memory::desc dst({rows, n}, out, memory::format_tag::ab);
     const memory::desc any({shape.k, n}, weight, memory::format_tag::any);
+#if DNNL_VERSION_MAJOR >= 3
+    const dnnl::matmul::primitive_desc description(engine, src, any, dst);
+#else
     const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(src, any, dst), engine);
+#endif
     const dnnl::matmul matmul(description);
     const int64_t copies =
         rows > 64 ? 2 : std::max<int64_t>(2, (options.megabytes << 20) / (n * shape.k * (integers ? 1 : 4)));

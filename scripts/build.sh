@@ -4,6 +4,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 preset=${1:-release}
 shift || true
-scripts/install-packages.sh
+packages=(build)
+[[ " $* " == *" -DQUERN_TESTS=OFF "* ]] || packages+=(test)
+scripts/install-packages.sh "${packages[@]}"
 cmake --preset "$preset" "$@" >/dev/null
 cmake --build --preset "$preset" -j "$(nproc)"

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 step() { printf '\n== %s\n' "$1"; }
 
 step "Packages and build (the first time takes some minutes)"
-scripts/build.sh release -DQUERN_TESTS=OFF
+scripts/build.sh release -DQUERN_TESTS=OFF -DQUERN_BENCH=OFF
 
 model=examples/storyteller
 out=build/demo

@@ -7,11 +7,11 @@ cd "$(dirname "$0")/.."
 
 seconds=${QUERN_FUZZ_SECONDS:-30}
 build=build-fuzz
-scripts/install-packages.sh clang libclang-rt-dev
+scripts/install-packages.sh build fuzz
 
 cmake -G Ninja -S . -B "$build" -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=RelWithDebInfo \
-      -DQUERN_FUZZ=ON -DQUERN_TESTS=OFF >/dev/null
-cmake --build "$build" --target fuzzers
+      -DQUERN_FUZZ=ON -DQUERN_TESTS=OFF -DQUERN_BENCH=OFF >/dev/null
+cmake --build "$build" --target fuzzers -j "$(nproc)"
 
 targets=("$@")
 if [ ${#targets[@]} -eq 0 ]; then
