@@ -98,7 +98,9 @@ void infer_conv_transpose(InferContext& context) {
   const std::optional<std::vector<int64_t>> kernel = kernel_of(context, 1);
   if (!x || !kernel || !context.shape(1))
     return infer_rank(context, x ? std::optional(x->size()) : std::nullopt);
-  if (x->size() < 2 || kernel->size() != x->size() - 2) context.fail("the kernel does not fit the input");
+  if (x->size() < 2 || kernel->size() != x->size() - 2 || context.shape(1)->size() != x->size()) {
+    context.fail("the kernel does not fit the input");
+  }
   const size_t n = kernel->size();
   const Node& node = context.node();
   const std::vector<int64_t> strides = spatial_attribute(context, "strides", n, 1, 1);
@@ -172,7 +174,9 @@ void infer_max_unpool(InferContext& context) {
 // (x, rois [n, 4 or 5], batch_indices?) -> [n, C, height, width]
 void infer_roi(InferContext& context) {
   const Node& node = context.node();
-  if (!context.shape(0) || !context.shape(1) || context.shape(0)->size() != 4) return infer_rank(context, 4);
+  if (!context.shape(0) || !context.shape(1) || context.shape(0)->size() != 4 || context.shape(1)->empty()) {
+    return infer_rank(context, 4);
+  }
   int64_t height = node.int_attribute("output_height", 1);
   int64_t width = node.int_attribute("output_width", 1);
   if (node.op() == "MaxRoiPool") {

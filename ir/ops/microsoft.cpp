@@ -25,7 +25,8 @@ void infer_embed_layer_norm(InferContext& context) {
   std::optional<SymShape> batch;
   if (shape && shape->size() == 2) {
     batch = SymShape{shape->front()};
-    shape->push_back(context.shape(2) ? context.shape(2)->back() : Dim::fresh());
+    const bool known = context.shape(2) && !context.shape(2)->empty();
+    shape->push_back(known ? context.shape(2)->back() : Dim::fresh());
   } else {
     shape = std::nullopt;
   }
@@ -79,6 +80,7 @@ void infer_gather_block_quantized(InferContext& context) {
     return;
   }
   SymShape data = *context.shape(0);
+  if (data.empty()) context.fail("the data is a scalar");
   const SymShape& indices = *context.shape(1);
   const Node& node = context.node();
   const auto rank = static_cast<int64_t>(data.size());

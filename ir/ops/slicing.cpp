@@ -243,7 +243,8 @@ void infer_gather_nd(InferContext& context) {
   const int64_t batch = context.node().int_attribute("batch_dims", 0);
   const std::optional<int64_t> depth = indices.back().as_constant();
   if (!depth) return infer_rank(context, std::nullopt);
-  if (*depth < 1 || batch < 0 || batch + *depth > static_cast<int64_t>(data.size())) {
+  const auto rank = static_cast<int64_t>(data.size());
+  if (*depth < 1 || batch < 0 || batch > rank || *depth > rank - batch) {
     context.fail(
         concat("indices of shape ", to_string(indices), " do not fit data of shape ", to_string(data)));
   }

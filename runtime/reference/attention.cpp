@@ -160,6 +160,7 @@ void run_attention(KernelContext& context) {
   int64_t offset = 0;
   if (context.has_input(4)) {
     if (context.has_input(6)) context.fail("nonpad_kv_seqlen and past_key exclude one another");
+    if (context.input(4).rank() != 4) context.fail("past_key of shape ", to_string(context.input(4).shape()));
     offset = context.input(4).dim(2);
     k = concat_tensors(context, {context.input(4), k}, 2);
     v = concat_tensors(context, {context.input(5), v}, 2);
@@ -169,7 +170,10 @@ void run_attention(KernelContext& context) {
     context.fail("nonpad_kv_seqlen needs one length per batch");
   const Shape scores{q.dim(0), q.dim(1), q.dim(2), k.dim(2)};
   std::optional<Mask> mask;
-  if (context.has_input(3)) mask.emplace(context, context.input(3), scores);
+  if (context.has_input(3)) {
+    if (context.input(3).rank() < 1) context.fail("the mask is a scalar");
+    mask.emplace(context, context.input(3), scores);
+  }
 
   const bool causal = node.int_attribute("is_causal", 0) != 0;
   const int64_t left = node.int_attribute("left_window_size", -1);
@@ -219,6 +223,7 @@ void run_rotary_embedding(KernelContext& context) {
   if (x.rank() != 4) context.fail("the input has the shape ", to_string(x.shape()));
   Tensor cos = context.input(1), sin = context.input(2);
   const int64_t rotary = node.int_attribute("rotary_embedding_dim", 0);
+  if (cos.rank() < 1) context.fail("the caches are scalars");
   if (rotary != 0 && cos.dim(-1) != rotary / 2) {
     context.fail("rotary_embedding_dim is ", rotary, ", the caches have ", cos.dim(-1), " columns");
   }

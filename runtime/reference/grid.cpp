@@ -92,6 +92,7 @@ void run_grid_sample(KernelContext& context) {
   how.padding = node.string_attribute("padding_mode", "zeros");
   how.align_corners = node.int_attribute("align_corners", 0) != 0;
   const auto n = static_cast<int64_t>(dims.size());
+  if (n > 4) context.unsupported(n, " spatial dimensions");  // the neighbours of a place are 4^n
   if (grid.rank() != x.rank() || grid.dim(-1) != n || grid.dim(0) != x.dim(0)) {
     context.fail("a grid of shape ", to_string(grid.shape()), " for an input of shape ",
                  to_string(x.shape()));

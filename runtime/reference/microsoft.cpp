@@ -105,7 +105,9 @@ void run_embed_layer_normalization(KernelContext& context) {
   const Tensor& places = context.input(3);
   const Tensor* kinds = context.optional_input(4);
   const Tensor* positions = context.optional_input(8);
-  if (ids.rank() != 2 || words.rank() != 2) context.fail("ids or embeddings have the wrong rank");
+  if (ids.rank() != 2 || words.rank() != 2 || (positions != nullptr && positions->rank() != 2)) {
+    context.fail("ids, positions or embeddings have the wrong rank");
+  }
   const int64_t batch = ids.dim(0), length = ids.dim(1), width = words.dim(1);
   const Shape shape{batch, length, width};
   const bool shared = context.node().int_attribute("mask_index_type", 1) == 0;

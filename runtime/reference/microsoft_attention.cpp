@@ -80,6 +80,9 @@ void read_lengths(KernelContext& context, Gqa& g) {
   const Tensor& seqlens = context.input(5);
   const int64_t total = int_scalar(context, 6);
   const bool first_prompt = g.length == total;
+  if (context.has_input(3) && context.input(3).rank() != 4) {
+    context.fail("a past of shape ", to_string(context.input(3).shape()));
+  }
   const int64_t capacity = context.has_input(3) ? context.input(3).dim(2) : 0;
   if (seqlens.size() != g.batch) context.fail("seqlens_k of shape ", to_string(seqlens.shape()));
   const int64_t fresh = g.k.dim(2);
@@ -165,7 +168,7 @@ void run_group_query_attention(KernelContext& context) {
   Shape bias_strides;
   if (context.has_input(10)) {
     bias = context.input(10);
-    const Shape full{g.batch, g.heads, g.length, bias->dim(-1)};
+    const Shape full{g.batch, g.heads, g.length, bias->rank() == 4 ? bias->dim(3) : 0};
     if (bias->rank() != 4 || broadcast_shapes(bias->shape(), full) != full) {
       context.fail("an attention bias of shape ", to_string(bias->shape()));
     }

@@ -143,6 +143,7 @@ void run_multi_head_attention(KernelContext& context) {
   if (context.has_input(8) || context.has_input(9)) context.unsupported("a shared cache buffer or beams");
   Heads h = read_heads(context);
   if (context.has_input(6) && context.has_input(7)) {
+    if (context.input(6).rank() != 4) context.fail("a past of shape ", to_string(context.input(6).shape()));
     h.past = context.input(6).dim(2);
     h.k = concat_tensors(context, {context.input(6), h.k}, 2);
     h.v = concat_tensors(context, {context.input(7), h.v}, 2);

@@ -1,5 +1,6 @@
 // Signal processing: windows, Fourier transforms, mel filters.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <complex>
 #include <numbers>
@@ -37,21 +38,83 @@ void run_blackman_window(KernelContext& context) {
   run_window(context, 0.42, 0.5, 0.08);
 }
 
-// Directly by the definition, with the factors from a table: sum of x_n exp(-+ 2 pi i k n / N). The signal
-// counts as zero beyond its end.
-std::vector<Complex> transform(const std::vector<Complex>& x, int64_t length, bool inverse) {
-  std::vector<Complex> factors(static_cast<size_t>(length));
-  for (int64_t i = 0; i < length; ++i) {
-    const double angle = 2 * std::numbers::pi * static_cast<double>(i) / static_cast<double>(length);
-    factors[static_cast<size_t>(i)] = {std::cos(angle), inverse ? std::sin(angle) : -std::sin(angle)};
+Complex unit_root(int64_t numerator, int64_t denominator) {
+  const double angle =
+      2 * std::numbers::pi * static_cast<double>(numerator) / static_cast<double>(denominator);
+  return {std::cos(angle), std::sin(angle)};
+}
+
+// In place, of a power of two elements, with exp(-2 pi i k n / N) (Cooley and Tukey 1965).
+void fast_transform(std::vector<Complex>& x) {
+  const size_t count = x.size();
+  for (size_t i = 1, j = 0; i < count; ++i) {
+    size_t bit = count >> 1;
+    for (; j & bit; bit >>= 1) j ^= bit;
+    j ^= bit;
+    if (i < j) std::swap(x[i], x[j]);
   }
-  std::vector<Complex> out(static_cast<size_t>(length));
-  const int64_t count = std::min(length, static_cast<int64_t>(x.size()));
+  std::vector<Complex> factors(count / 2);
+  for (size_t i = 0; i < factors.size(); ++i) {
+    factors[i] = std::conj(unit_root(static_cast<int64_t>(i), static_cast<int64_t>(count)));
+  }
+  for (size_t width = 2; width <= count; width *= 2) {
+    for (size_t begin = 0; begin < count; begin += width) {
+      for (size_t i = 0; i < width / 2; ++i) {
+        const Complex even = x[begin + i];
+        const Complex odd = x[begin + i + width / 2] * factors[i * (count / width)];
+        x[begin + i] = even + odd;
+        x[begin + i + width / 2] = even - odd;
+      }
+    }
+  }
+}
+
+// Any length, as a convolution with a chirp (Bluestein 1970): kn = (k^2 + n^2 - (k - n)^2) / 2.
+std::vector<Complex> chirp_transform(const std::vector<Complex>& x, int64_t length) {
+  const size_t padded = std::bit_ceil(static_cast<size_t>(2 * length - 1));
+  std::vector<Complex> chirp(static_cast<size_t>(length));
+  std::vector<Complex> signal(padded), kernel(padded);
+  uint64_t square = 0;  // i^2 modulo 2 length
+  for (size_t i = 0; i < chirp.size(); ++i) {
+    chirp[i] = std::conj(unit_root(static_cast<int64_t>(square), 2 * length));
+    square = (square + 2 * i + 1) % static_cast<uint64_t>(2 * length);
+    if (i < x.size()) signal[i] = x[i] * chirp[i];
+    kernel[i] = kernel[(padded - i) % padded] = std::conj(chirp[i]);
+  }
+  fast_transform(signal);
+  fast_transform(kernel);
+  // The inverse transform is the conjugate of the transform of the conjugate.
+  for (size_t i = 0; i < padded; ++i) signal[i] = std::conj(signal[i] * kernel[i]);
+  fast_transform(signal);
+  for (size_t i = 0; i < chirp.size(); ++i) {
+    chirp[i] *= std::conj(signal[i]) / static_cast<double>(padded);
+  }
+  return chirp;
+}
+
+std::vector<Complex> direct_transform(const std::vector<Complex>& x, int64_t length) {
+  std::vector<Complex> factors(static_cast<size_t>(length)), out(static_cast<size_t>(length));
+  for (int64_t i = 0; i < length; ++i) factors[static_cast<size_t>(i)] = std::conj(unit_root(i, length));
   for (int64_t k = 0; k < length; ++k) {
-    Complex sum = 0;
-    for (int64_t n = 0; n < count; ++n)
-      sum += x[static_cast<size_t>(n)] * factors[static_cast<size_t>(k * n % length)];
-    out[static_cast<size_t>(k)] = inverse ? sum / static_cast<double>(length) : sum;
+    for (size_t n = 0; n < x.size(); ++n) {
+      out[static_cast<size_t>(k)] += x[n] * factors[static_cast<size_t>(k) * n % factors.size()];
+    }
+  }
+  return out;
+}
+
+// The sum of x_n exp(-+ 2 pi i k n / N), where the signal counts as zero beyond its end and what is beyond
+// the length is left out. By the definition while that is quick: the length is a number in the file, and its
+// square may be a lifetime.
+std::vector<Complex> transform(std::vector<Complex> x, int64_t length, bool inverse) {
+  constexpr int64_t kDirectly = 256;
+  if (static_cast<int64_t>(x.size()) > length) x.resize(static_cast<size_t>(length));
+  if (inverse) {
+    for (Complex& value : x) value = std::conj(value);
+  }
+  std::vector<Complex> out = length <= kDirectly ? direct_transform(x, length) : chirp_transform(x, length);
+  if (inverse) {
+    for (Complex& value : out) value = std::conj(value) / static_cast<double>(length);
   }
   return out;
 }

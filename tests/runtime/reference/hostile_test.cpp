@@ -102,6 +102,29 @@ TEST(HostileShapes, ExtremeIntegersAreHandled) {
   EXPECT_QUERN_ERROR(run_node("TopK", {kVector, ints({3})}), invalid, "k is 3");
 }
 
+TEST(HostileShapes, WorkDoesNotGrowWithWhatANumberInTheFileSays) {
+  // A window of 2^60 elements, of which one holds the four of the image.
+  const std::vector<int64_t> half(4, 1 << 29);
+  Attributes pool{{"kernel_shape", std::vector<int64_t>{1 << 30, 1 << 30}}, {"pads", half}};
+  EXPECT_EQ(run_node("MaxPool", {kImage}, pool).to_floats().front(), 4.0F);
+  EXPECT_EQ(run_node("AveragePool", {kImage}, pool).to_floats().front(), 2.5F);
+  // 10^12 steps by the definition.
+  const int64_t length = 40'000;
+  std::vector<float> wave;
+  for (int64_t i = 0; i < 1000; ++i) wave.push_back(i % 2 == 0 ? 1.0F : -1.0F);
+  const Tensor spectrum = run_node(
+      "DFT", {Tensor::from<float>({1, 1000, 1}, wave), Tensor::scalar(length), Tensor::scalar<int64_t>(1)});
+  EXPECT_EQ(spectrum.shape(), (Shape{1, length, 2}));
+  EXPECT_NEAR(spectrum.at(length), 1000.0, 1e-3);  // the real part at half the rate
+  EXPECT_NEAR(spectrum.at(0), 0.0, 1e-3);
+  std::vector<Tensor> many(8, Tensor::zeros(DType::F32, {100'000}));
+  EXPECT_QUERN_ERROR(run_node("Einsum", many, {{"equation", std::string("a,b,c,d,e,f,g,h->")}}),
+                     ErrorCode::InvalidModel, "too many elements");
+  many.resize(3);
+  EXPECT_QUERN_ERROR(run_node("Einsum", many, {{"equation", std::string("a,b,c->")}}), ErrorCode::Unsupported,
+                     "products");
+}
+
 TEST(HostileShapes, ALoopThatNeverEndsIsStopped) {
   auto body = std::make_shared<Graph>("body");
   {
