@@ -94,9 +94,9 @@ Tensor merge_heads(const KernelContext& context, const Tensor& x) {
 
 Tensor rotate(const KernelContext& context, const Tensor& x, const Tensor& cos, const Tensor& sin,
               bool interleaved, const std::function<int64_t(int64_t, int64_t)>& row) {
-  const int64_t half = cos.dim(-1);
+  const int64_t half = cos.rank() > 0 ? cos.dim(-1) : -1;
   const int64_t size = x.dim(3);
-  if (cos.shape() != sin.shape() || 2 * half > size) {
+  if (half < 0 || cos.shape() != sin.shape() || 2 * half > size) {
     context.fail("caches of shapes ", to_string(cos.shape()), " and ", to_string(sin.shape()),
                  " for heads of size ", size);
   }

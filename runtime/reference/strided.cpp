@@ -102,6 +102,7 @@ Tensor gather_elements(const KernelContext& context, const std::vector<Tensor>& 
 Tensor concat_tensors(const KernelContext& context, const std::vector<Tensor>& parts, int64_t axis) {
   const auto at = static_cast<size_t>(axis);
   Shape shape = parts.front().shape();
+  if (at >= shape.size()) context.fail("a tensor of shape ", to_string(shape), " has no axis ", axis);
   shape[at] = 0;
   for (const Tensor& part : parts) {
     Shape rest = part.shape();

@@ -125,6 +125,19 @@ TEST(HostileShapes, WorkDoesNotGrowWithWhatANumberInTheFileSays) {
                      "products");
 }
 
+TEST(HostileShapes, RanksBelowWhatAnOperatorLooksUpAreRefused) {
+  const auto invalid = ErrorCode::InvalidModel;
+  const Tensor heads = Tensor::zeros(DType::F32, {1, 1, 2, 4});
+  const Tensor scalar = Tensor::scalar(1.0F);
+  EXPECT_QUERN_ERROR(run_node("Attention", {heads, heads, heads, {}, scalar, heads}, {}, 23), invalid,
+                     "past");
+  EXPECT_QUERN_ERROR(run_node("Attention", {heads, heads, heads, {}, heads, scalar}, {}, 23), invalid,
+                     "axis");
+  EXPECT_QUERN_ERROR(run_node("Attention", {heads, heads, heads, scalar}, {}, 23), invalid, "mask");
+  EXPECT_QUERN_ERROR(run_node("RotaryEmbedding", {heads, scalar, scalar}, {}, 23), invalid, "caches");
+  EXPECT_QUERN_ERROR(run_node("GatherND", {kVector, ints({0})}, {{"batch_dims", kMost}}), invalid, "fit");
+}
+
 TEST(HostileShapes, ALoopThatNeverEndsIsStopped) {
   auto body = std::make_shared<Graph>("body");
   {
