@@ -84,7 +84,7 @@ std::string notes_text(const passes::PipelineReport& report) {
 }  // namespace
 
 std::vector<std::string> warnings_of(const Conversion& conversion) {
-  std::vector<std::string> warnings;
+  std::vector<std::string> warnings = conversion.contradictions;
   if (!conversion.recognised) {
     warnings.push_back("no decoder was recognised in '" + conversion.model_path +
                        "': it runs as a plain graph, without a cache (--explain-pass to-decoder says why)");

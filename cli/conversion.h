@@ -20,6 +20,7 @@ struct Conversion {
   ModelFacts facts;            // of the artifact
   std::vector<passes::WeightResult> weights;
   passes::PipelineReport report;
+  std::vector<std::string> contradictions;  // between the files beside the model and its graph
   double seconds = 0;
 };
 

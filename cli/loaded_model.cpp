@@ -20,7 +20,7 @@ LoadedModel load_model(const std::filesystem::path& path, const std::optional<st
     check_supported(model.file);
     with_context("compiling '" + model.file.path.string() + "'",
                  [&] { passes::prepare_for_execution(*model.file.graph); });
-    passes::apply_context_length(model.file.folder, *model.file.graph);
+    for (const std::string& warning : apply_folder(model.file)) console.warn(one_line(warning));
   }
   if (passes::is_decoder(*model.file.graph)) model.program = runtime::Program::compile(*model.file.graph);
   if (const auto& found = model.file.folder.tokenizer) model.tokenizer = found->tokenizer;

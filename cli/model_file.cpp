@@ -84,6 +84,12 @@ void read_folder(ModelFile& model, const std::optional<std::string>& tokenizer) 
   if (tokenizer) model.folder.tokenizer = passes::find_tokenizer(*tokenizer);
 }
 
+std::vector<std::string> apply_folder(ModelFile& model) {
+  std::vector<std::string> contradictions = passes::find_contradictions(model.path, *model.graph);
+  passes::apply_context_length(model.folder, *model.graph);
+  return contradictions;
+}
+
 std::string digest_of(const ModelFile& model) {
   Sha256 hash;
   for (const auto& path : model.files) {

@@ -37,6 +37,10 @@ ModelFile open_model_file(const std::filesystem::path& path, Console& console, b
 // own, as passes::find_tokenizer() takes it. Throws as passes::read_model_folder().
 void read_folder(ModelFile& model, const std::optional<std::string>& tokenizer);
 
+// Makes the recognised decoder of an ONNX model agree with model.folder. Returns warnings: where the files
+// beside it contradict one another or the graph.
+std::vector<std::string> apply_folder(ModelFile& model);
+
 // Throws Error{Unsupported} naming the file and every node that nothing here computes.
 void check_supported(const ModelFile& model);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "formats/artifact/contradictions.h"
 #include "formats/artifact/writer.h"
 #include "ir/error.h"
 #include "ir/rewriter.h"
@@ -204,6 +205,18 @@ void check_tokenizer(const ModelFolder& folder, const Graph& graph) {
   throw_error(ErrorCode::BadData, "the tokenizer '", folder.tokenizer->origin, "' has ",
               folder.tokenizer->tokenizer.vocab_size(), " tokens, the model embeds ", rows,
               ": they do not belong together; give the model's own");
+}
+
+std::vector<std::string> find_contradictions(const path& model, const Graph& graph) {
+  std::vector<std::string> found;
+  if (!is_decoder(graph)) return found;
+  artifact::GraphFacts facts{.context_length = stated_context(graph)};
+  if (const int64_t rows = vocabulary_of(graph); rows > 0) facts.vocabulary = rows;
+  for (const path& folder : folders_of(model)) {
+    for (std::string& sentence : artifact::find_contradictions(folder, facts))
+      found.push_back(std::move(sentence));
+  }
+  return found;
 }
 
 void apply_context_length(const ModelFolder& folder, Graph& graph) {

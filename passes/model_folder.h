@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "formats/artifact/artifact.h"
 #include "formats/artifact/generation_config.h"
@@ -46,6 +47,10 @@ FoundTokenizer find_tokenizer(const std::filesystem::path& path);
 // Throws Error{BadData} where the tokenizer has ids beyond the table that the graph of a decoder looks them
 // up in. Fewer are fine: vocabularies are padded.
 void check_tokenizer(const ModelFolder& folder, const Graph& graph);
+
+// Where the files beside an ONNX model disagree with one another or with its graph (see
+// artifact::find_contradictions()), before apply_context_length(). Nothing for what is no decoder.
+std::vector<std::string> find_contradictions(const std::filesystem::path& model, const Graph& graph);
 
 // Tells a decoder how long a sequence may be: its metadata context_length becomes the configuration's, unless
 // it is less already (position tables that end).

@@ -137,7 +137,7 @@ ExitStatus run(const Arguments& arguments, Console& console) {
   }
   explain(arguments, conversion.report, console);
   passes::check_tokenizer(model.folder, *model.graph);
-  passes::apply_context_length(model.folder, *model.graph);
+  conversion.contradictions = apply_folder(model);
   {
     Progress progress(console, "writing", 0, "weights");
     conversion.weights = passes::write_artifact(*model.graph, recipe, parts, *output,
@@ -153,7 +153,7 @@ ExitStatus run(const Arguments& arguments, Console& console) {
   conversion.artifact_bytes = static_cast<int64_t>(written.file_size());
   conversion.facts = facts_of(written.graph());
   conversion.recognised = passes::is_decoder(written.graph());
-  for (const std::string& warning : warnings_of(conversion)) console.warn(warning);
+  for (const std::string& warning : warnings_of(conversion)) console.warn(one_line(warning));
   if (console.json()) {
     console.print_json(to_json(conversion));
   } else {

@@ -69,6 +69,27 @@ TEST_F(Chat, TheAnswerAloneIsPrinted) {
   EXPECT_EQ(result.out.find("[user]"), std::string::npos) << result.out;
 }
 
+TEST_F(Chat, AnArtifactCarriesTemplateAndSpecialTokens) {
+  const TempDir other;
+  const std::string artifact = (other / "m.quern").string();
+  ASSERT_EQ(quern({"convert", dir_.path().string(), "-o", artifact, "--quiet"}).status, 0);
+  const json answer = quern_json({"generate", artifact, "-n", "2", "--quiet", "--chat", "-p", "Hi"});
+  EXPECT_EQ(answer["prompt"], "<B>[user] Hi\n[assistant]");
+}
+
+TEST_F(Chat, ContradictingFilesAreReported) {
+  write_text(dir_ / "config.json", R"({"eos_token_id": 3, "vocab_size": 4096})");
+  write_text(dir_ / "generation_config.json", R"({"eos_token_id": 2})");
+  const std::string expected = "generation_config.json says that texts end with token 2";
+  const ProgramResult result = quern({"generate", dir_.path().string(), "-n", "1", "-p", "Hi"});
+  EXPECT_EQ(result.status, 0) << result.err;
+  EXPECT_NE(result.err.find("warning: " + expected), std::string::npos) << result.err;
+  const json converted =
+      quern_json({"convert", dir_.path().string(), "-o", (dir_ / "m.quern").string(), "--quiet"});
+  ASSERT_EQ(converted["warnings"].size(), 1U);
+  EXPECT_EQ(converted["warnings"][0].get<std::string>().find(expected), 0U);
+}
+
 TEST_F(Chat, WhatMakesNoSenseIsRefused) {
   const std::string model = dir_.path().string();
   write_text(dir_ / "bad.json", R"({"messages": ["Hi"]})");

@@ -118,5 +118,16 @@ TEST_F(ModelFolderTest, TheContextBecomesTheConfiguredOneUnlessTablesEndBefore) 
   EXPECT_EQ(shorter->metadata().at("context_length"), "20");
 }
 
+TEST_F(ModelFolderTest, TheGraphsOwnFiguresWinOverContradictingFiles) {
+  const auto graph = canonical_decoder(shape_with(64, 128));
+  write_text(folder_ / "config.json", R"({"max_position_embeddings": 128, "vocab_size": 64})");
+  EXPECT_TRUE(find_contradictions(folder_ / "model.onnx", *graph).empty());
+  write_text(folder_ / "config.json", R"({"max_position_embeddings": 256, "vocab_size": 65})");
+  const std::vector<std::string> found = find_contradictions(folder_ / "model.onnx", *graph);
+  ASSERT_EQ(found.size(), 2U);
+  EXPECT_NE(found[0].find("128 is taken"), std::string::npos) << found[0];
+  EXPECT_NE(found[1].find("embeds 64"), std::string::npos) << found[1];
+}
+
 }  // namespace
 }  // namespace quern::test
