@@ -24,11 +24,12 @@ double thread_seconds() {
 template <class Work>
 double best_time(double seconds, Work&& work) {
   double best = 1e30;
-  for (const double start = thread_seconds(); thread_seconds() - start < seconds;) {
+  const double start = thread_seconds();
+  do {
     const double before = thread_seconds();
     work();
     best = std::min(best, thread_seconds() - before);
-  }
+  } while (thread_seconds() - start < seconds);
   return best;
 }
 
@@ -41,7 +42,7 @@ int run(const char* tokenizer_path, const char* text_path, double seconds) {
   const std::string text{std::istreambuf_iterator<char>(in), {}};
   const double megabytes = static_cast<double>(text.size()) * 1e-6;
   std::vector<int64_t> ids;
-  const double first = best_time(1e-9, [&] { ids = tokenizer.encode(text); });
+  const double first = best_time(0, [&] { ids = tokenizer.encode(text); });
   const double encoding = best_time(seconds, [&] { ids = tokenizer.encode(text); });
   const double decoding = best_time(seconds, [&] { tokenizer.decode(ids); });
   std::printf("%s: load %.3f s; %.2f MB, %zu tokens: encode %.1f MB/s (first time %.1f), decode %.1f MB/s\n",
