@@ -23,7 +23,7 @@ for group in "$@"; do
 done
 
 command -v dpkg-query >/dev/null || {
-  echo "install-packages: not a Debian or Ubuntu system; install what these are there, by hand: ${packages[*]}" >&2
+  echo "install-packages: not a Debian or Ubuntu system; install by hand what these are there: ${packages[*]}" >&2
   exit 1
 }
 missing=()
