@@ -4,6 +4,8 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/format.h"
+#include "formats/file/checksum.h"
+#include "runtime/speculate/datastore_drafter.h"
 #include "runtime/speculate/model_drafter.h"
 #include "runtime/speculate/ngram_drafter.h"
 #include "runtime/speculate/speculative_decoding.h"
@@ -59,13 +61,35 @@ StrategyFactory with_draft(const Arguments& arguments, const LoadedModel& model,
   };
 }
 
+StrategyFactory with_datastore(const Arguments& arguments, const LoadedModel& model) {
+  const std::optional<std::string> path = arguments.text("datastore");
+  if (!path) throw UsageError("--speculate rest needs --datastore FILE, made by `quern datastore build`");
+  const std::shared_ptr<const runtime::Datastore> store = runtime::Datastore::open(*path);
+  if (!model.tokenizer || store->tokenizer() != tokenizer_identity(*model.tokenizer)) {
+    throw_error(ErrorCode::BadData, "the datastore '", one_line(*path),
+                "' holds tokens of another tokenizer than the model's; build it anew with --tokenizer '",
+                model.file.path.string(), "'");
+  }
+  return [store, paced = pacing(arguments)](runtime::Session& session, runtime::Sampler& sampler) {
+    return std::make_unique<runtime::SpeculativeDecoding>(
+        session, sampler, std::make_unique<runtime::DatastoreDrafter>(store), paced);
+  };
+}
+
 }  // namespace
+
+std::string tokenizer_identity(const tokenizer::Tokenizer& tokenizer) {
+  Sha256 digest;
+  digest.update(tokenizer.to_bytes());
+  return to_hex(digest.finish());
+}
 
 void declare_speculation_options(OptionSet& options) {
   options
-      .choice("speculate", {"ngram", "draft"},
+      .choice("speculate", {"ngram", "draft", "rest"},
               "guess tokens and let the model verify them together; the text stays the same")
       .text("draft", "MODEL", "for draft: the small model that guesses; it must share the tokenizer")
+      .text("datastore", "FILE", "for rest: texts to guess from, indexed by `quern datastore build`")
       .integer("draft-length", "N", {1, 256},
                "always guess N tokens; default: as many as pay, measured while decoding")
       .choice("draft-rule", {"shared", "rejection"},
@@ -78,13 +102,17 @@ void declare_speculation_options(OptionSet& options) {
 StrategyFactory speculation(const Arguments& arguments, const LoadedModel& model, Console& console) {
   const std::optional<std::string> kind = arguments.text("speculate");
   if (!kind) {
-    for (const char* name : {"draft", "draft-length"}) {
+    for (const char* name : {"draft", "datastore", "draft-length"}) {
       if (arguments.given(name)) throw UsageError(concat("--", name, " says nothing without --speculate"));
     }
     return {};
   }
+  for (const auto& [option, wanted] : {std::pair{"draft", "draft"}, std::pair{"datastore", "rest"}}) {
+    if (arguments.given(option) && *kind != wanted)
+      throw UsageError(concat("--", option, " needs --speculate ", wanted));
+  }
   if (*kind == "draft") return with_draft(arguments, model, console);
-  if (arguments.given("draft")) throw UsageError("--draft needs --speculate draft");
+  if (*kind == "rest") return with_datastore(arguments, model);
   return [paced = pacing(arguments)](runtime::Session& session, runtime::Sampler& sampler) {
     return std::make_unique<runtime::SpeculativeDecoding>(session, sampler,
                                                           std::make_unique<runtime::NgramDrafter>(), paced);

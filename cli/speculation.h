@@ -21,6 +21,9 @@ using StrategyFactory =
     std::function<std::unique_ptr<runtime::DecodingStrategy>(runtime::Session&, runtime::Sampler&)>;
 StrategyFactory speculation(const Arguments& arguments, const LoadedModel& model, Console& console);
 
+// What a datastore remembers of its tokenizer.
+std::string tokenizer_identity(const tokenizer::Tokenizer& tokenizer);
+
 nlohmann::ordered_json speculation_json(const runtime::SpeculationStatistics& statistics);
 std::string speculation_text(const runtime::SpeculationStatistics& statistics);
 

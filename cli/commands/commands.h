@@ -12,6 +12,8 @@ Command generate_command();
 Command run_command();
 Command validate_command();
 Command bench_command();
+Command cache_command();
+Command datastore_command();
 Command inspect_command();
 Command passes_command();
 Command tokenize_command();

@@ -7,10 +7,12 @@
 
 #include "cli/chat.h"
 #include "cli/commands/commands.h"
+#include "cli/commands/generate_batch.h"
 #include "cli/files.h"
 #include "cli/format.h"
 #include "cli/interrupt.h"
 #include "cli/loaded_model.h"
+#include "cli/prefix_cache.h"
 #include "cli/speculation.h"
 #include "formats/tokenizer/utf8.h"
 #include "runtime/generate/generate.h"
@@ -28,6 +30,7 @@ void declare(OptionSet& options) {
       .flag("no-special", "leave out what the tokenizer adds around a text, such as <s>")
       .text("tokenizer", "FILE",
             "a tokenizer.json; default: the artifact's own, or the one beside the model");
+  declare_batch_options(options);
   declare_chat_options(options);
   options.section("Length")
       .integer("max-tokens,n", "N", {1, 1e9}, "generate at most N tokens", 128)
@@ -45,6 +48,7 @@ void declare(OptionSet& options) {
       .section("How");
   declare_session_options(options);
   declare_speculation_options(options);
+  declare_prefix_options(options);
   options.flag("no-echo", "do not print the prompt before its continuation")
       .example("quern generate model.quern -p \"It was a dark night\" -n 100",
                "goes on with a text, greedily")
@@ -56,6 +60,8 @@ void declare(OptionSet& options) {
                "goes faster where the text repeats itself")
       .example("quern generate model.quern -p \"Once\" --speculate draft --draft small.quern",
                "lets a small model guess what the large one then verifies")
+      .example("quern generate model.quern --prompts prompts.jsonl --parallel 8 > texts.jsonl",
+               "many texts, eight at a time; what prompts have in common is computed once")
       .example("quern generate model.onnx --ids 1,15043,3186 -n 20 --json", "ids in and out, for scripts");
 }
 
@@ -133,6 +139,7 @@ std::string timing_text(const runtime::GenerateOutput& output) {
   std::string text =
       concat("prompt: ", timing.prompt_tokens, " tokens in ", format_seconds(timing.prefill_seconds), " (",
              rate_text(timing.prefill_rate()), ")");
+  if (timing.cached_tokens > 0) text += concat(", ", timing.cached_tokens, " of them computed before");
   if (timing.decode_tokens > 0) {
     text += concat("; generated: ", timing.generated_tokens, " tokens, ", rate_text(timing.decode_rate()));
   }
@@ -150,6 +157,7 @@ nlohmann::ordered_json to_json(const Prompt& prompt, const runtime::GenerateOutp
   object["stop"] = result.stop.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(result.stop);
   object["timing"] = {{"load_seconds", model.seconds},
                       {"prompt_tokens", timing.prompt_tokens},
+                      {"cached_tokens", timing.cached_tokens},
                       {"generated_tokens", timing.generated_tokens},
                       {"prefill_seconds", timing.prefill_seconds},
                       {"decode_seconds", timing.decode_seconds},
@@ -193,8 +201,12 @@ class Printer {
 ExitStatus run(const Arguments& arguments, Console& console) {
   const LoadedModel model =
       load_decoder(arguments.text_of("MODEL"), arguments.text("tokenizer"), console, "quern generate");
-  const Prompt prompt = read_prompt(arguments, model);
-  runtime::Session session(model.program, session_options(arguments));
+  const bool many = arguments.given("prompts");
+  const Prompt prompt = many ? Prompt{} : read_prompt(arguments, model);
+  runtime::Session session(model.program, with_cache_memory(session_options(arguments), arguments));
+  std::unique_ptr<runtime::PrefixCache> prefixes;
+  if (many || arguments.given("prefix-cache"))
+    prefixes = open_prefix_cache(arguments, model, session, console);
   const InterruptRequest interrupt;
 
   runtime::GenerateOptions options;
@@ -204,11 +216,13 @@ ExitStatus run(const Arguments& arguments, Console& console) {
   options.sampling = sampling(arguments);
   options.cancel = &interrupt.requested();
   options.strategy = speculation(arguments, model, console);
+  options.prefix_cache = prefixes.get();
   if (model.tokenizer) {
     options.decoder = [&] { return std::make_unique<StreamingText>(*model.tokenizer); };
   } else if (!options.stop.empty()) {
     throw UsageError("--stop needs a tokenizer; the model has none");
   }
+  if (many) return generate_batch(arguments, console, model, session, options);
   const bool stream = !console.json();
   std::string echo;
   if (model.tokenizer && !prompt.chat && !arguments.flag("no-echo")) {

@@ -70,6 +70,14 @@ CacheBlock* BlockPool::allocate(int kind) {
   return block;
 }
 
+CacheBlock* BlockPool::adopt(int kind, const std::byte* data, std::shared_ptr<const void> owner) {
+  if (owners_.empty() || owners_.back() != owner) owners_.push_back(std::move(owner));
+  // One reference is the pool's own: the block is never anyone's alone, so nobody writes into it, and it is
+  // never free.
+  adopted_.push_back({.data = const_cast<std::byte*>(data), .references = 2, .kind = kind});
+  return &adopted_.back();
+}
+
 void BlockPool::release(CacheBlock* block) {
   if (--block->references > 0) return;
   Kind& k = kinds_[static_cast<size_t>(block->kind)];

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <vector>
 
@@ -30,6 +31,9 @@ class BlockPool {
   // A block that the caller owns alone, aligned to 64 bytes, content undefined. Throws Error{OutOfMemory}
   // naming the limit.
   CacheBlock* allocate(int kind);
+  // A block whose bytes are the caller's, as many as the kind has, read-only; `owner` keeps them alive and is
+  // kept as long as the pool. Whoever is about to write into it gets a copy.
+  CacheBlock* adopt(int kind, const std::byte* data, std::shared_ptr<const void> owner);
   void retain(CacheBlock* block) { ++block->references; }
   void release(CacheBlock* block);
 
@@ -59,6 +63,8 @@ class BlockPool {
   std::vector<Kind> kinds_;
   std::vector<std::unique_ptr<std::byte, Free>> slabs_;
   std::vector<std::unique_ptr<CacheBlock[]>> headers_;
+  std::deque<CacheBlock> adopted_;
+  std::vector<std::shared_ptr<const void>> owners_;
 };
 
 }  // namespace quern::runtime

@@ -93,6 +93,18 @@ void KvCache::truncate(int64_t size) {
   shrink(blocks_for(size));
 }
 
+void KvCache::adopt(int64_t size, const std::vector<std::vector<CacheBlock*>>& blocks) {
+  for (size_t layer = 0; layer < tables_.size(); ++layer) {
+    Table& table = tables_[layer];
+    for (CacheBlock* block : blocks[layer]) {
+      table.blocks.push_back(block);
+      table.data.push_back(block != nullptr ? block->data : nullptr);
+    }
+  }
+  count_ = blocks_for(size);
+  size_ = size;
+}
+
 void KvCache::drop_passed(int64_t keep) {
   for (size_t layer = 0; layer < tables_.size(); ++layer) {
     const int64_t window = layers_[layer].window;

@@ -39,6 +39,9 @@ class KvCache {
   bool can_truncate(int64_t size) const;
   // Forgets positions from `size` on, and what was reserved beyond.
   void truncate(int64_t size);
+  // Blocks of an empty cache, for `size` positions: of every layer as many as they need, null where given up.
+  // Takes over the references.
+  void adopt(int64_t size, const std::vector<std::vector<CacheBlock*>>& blocks);
   // Gives up what windows have passed. Nothing that a sequence of size `keep` or longer needs goes.
   void drop_passed(int64_t keep);
 

@@ -41,6 +41,7 @@ class Sequence {
 
  private:
   friend class Session;
+  friend class SequenceAccess;
   explicit Sequence(std::unique_ptr<SequenceState> state);
   std::unique_ptr<SequenceState> state_;
 };

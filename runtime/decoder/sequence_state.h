@@ -8,6 +8,7 @@
 #include "runtime/cache/block_pool.h"
 #include "runtime/cache/kv_cache.h"
 #include "runtime/cpu/attention.h"
+#include "runtime/decoder/sequence.h"
 
 namespace quern::runtime {
 
@@ -34,6 +35,12 @@ struct SequenceState {
 
   int64_t size() const { return static_cast<int64_t>(tokens.size()); }
   int64_t tree_base() const { return size() - static_cast<int64_t>(tree_parents.size()); }
+};
+
+// For what keeps sequences elsewhere than in a session.
+class SequenceAccess {
+ public:
+  static SequenceState& state(const Sequence& sequence) { return *sequence.state_; }
 };
 
 }  // namespace quern::runtime

@@ -17,6 +17,8 @@
 
 namespace quern::runtime {
 
+class PrefixCache;
+
 // Text of generated ids, piece by piece: tokenizer::StreamDecoder is one.
 class TextDecoder {
  public:
@@ -39,6 +41,11 @@ struct GenerateOptions {
   // Set by any thread: generation ends after the token in work.
   const std::atomic<bool>* cancel = nullptr;
   int64_t prefill_chunk = 0;  // prompt tokens per call; 0: the session's max_rows
+  // Texts decoded at once. A further prompt joins as soon as one has ended: its tokens are computed in the
+  // runs that decode the others, prefill_chunk of them in each. 0: all, and all prompts are computed first.
+  int64_t parallel = 0;
+  // Where prompts find what they begin with, and where they and the texts are kept; of the same session.
+  PrefixCache* prefix_cache = nullptr;
   // Makes what finds the tokens, such as a SpeculativeDecoding; empty: PlainDecoding.
   std::function<std::unique_ptr<DecodingStrategy>(Session&, Sampler&)> strategy = {};
 };
@@ -64,12 +71,14 @@ struct GenerateTiming {
   int64_t prompt_tokens = 0;     // of all prompts
   int64_t generated_tokens = 0;  // of all prompts
   double prefill_seconds = 0;
-  double decode_seconds = 0;  // from the first generated token on
+  double decode_seconds = 0;  // of the runs that decoded, prompts that joined them included
   double first_token_seconds = 0;
   // Per second; 0 where there was nothing to time. The first token of each prompt belongs to prefill.
   double prefill_rate() const;
   double decode_rate() const;
   int64_t decode_tokens = 0;
+  int64_t cached_tokens = 0;  // of the prompts, found in the prefix cache
+  double seconds = 0;         // in all
 };
 
 using GenerateCallback = std::function<void(const GenerateEvent&)>;

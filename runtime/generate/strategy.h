@@ -58,7 +58,9 @@ class DecodingStrategy {
   virtual ~DecodingStrategy() = default;
   // Adds one token or more, but at most most_new, to every stream. Exact strategies give the tokens that
   // plain decoding would give: with greedy sampling the same ones, with sampling the same distribution.
-  virtual void advance(std::span<GenerationStream* const> streams) = 0;
+  // `company`: steps of other sequences, prompts for one, that the same run computes; their logits are
+  // the session's first ones afterwards, in their order.
+  virtual void advance(std::span<GenerationStream* const> streams, std::span<const SequenceStep> company) = 0;
   // The stream has ended: what is kept for it may go.
   virtual void forget(const GenerationStream&) {}
   // Null for strategies that don't speculate.
@@ -70,7 +72,7 @@ class PlainDecoding final : public DecodingStrategy {
  public:
   // Both must outlive the strategy.
   PlainDecoding(Session& session, Sampler& sampler) : session_(session), sampler_(sampler) {}
-  void advance(std::span<GenerationStream* const> streams) override;
+  void advance(std::span<GenerationStream* const> streams, std::span<const SequenceStep> company) override;
 
  private:
   Session& session_;

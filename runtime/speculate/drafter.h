@@ -41,6 +41,8 @@ class Drafter {
   virtual std::string_view name() const = 0;
   // Number of classes of its tokens.
   virtual int classes() const = 0;
+  // The share of a class's tokens that may be expected to be accepted, until it is measured.
+  virtual double prior(int32_t) const { return 0.7; }
   // Fills proposals[i] (empty before) for streams[i], with at most limits[i] tokens after one another and
   // at most pacing.most() tokens in all. Asks `pacing` whether one more is worth its time where guessing
   // takes time.

@@ -17,6 +17,7 @@ class NgramDrafter final : public Drafter {
  public:
   std::string_view name() const override { return "ngram"; }
   int classes() const override { return kLongest; }
+  double prior(int32_t token_class) const override { return token_class < 6 ? 0.3 + 0.1 * token_class : 0.9; }
   void propose(std::span<GenerationStream* const> streams, std::span<const int64_t> limits, Pacing& pacing,
                std::span<Proposal> proposals) override;
   void forget(const GenerationStream& stream) override { texts_.erase(stream.prompt); }

@@ -63,8 +63,9 @@ double Pacing::Line::operator()(double at) const {
   return std::max(0.0, (y - slope * x) / w + slope * at);
 }
 
-Pacing::Pacing(const PacingOptions& options, int classes)
-    : options_(options), rates_(static_cast<size_t>(classes)) {
+Pacing::Pacing(const PacingOptions& options, int classes, std::vector<double> priors)
+    : options_(options), rates_(static_cast<size_t>(classes)), priors_(std::move(priors)) {
+  priors_.resize(rates_.size(), kPriorRate);
   if (!options_.clock) options_.clock = steady_seconds;
 }
 
@@ -104,7 +105,8 @@ int64_t Pacing::most() const {
 
 double Pacing::acceptance(int32_t token_class) const {
   const Rate& rate = rates_[static_cast<size_t>(token_class)];
-  return (rate.accepted + kPriorWeight * kPriorRate) / (rate.evaluated + kPriorWeight);
+  const double prior = priors_[static_cast<size_t>(token_class)];
+  return (rate.accepted + kPriorWeight * prior) / (rate.evaluated + kPriorWeight);
 }
 
 double Pacing::token_seconds() const {

@@ -33,7 +33,8 @@ struct PacingOptions {
 // and then. Times are clipped, since one stall of the machine says nothing.
 class Pacing {
  public:
-  Pacing(const PacingOptions& options, int classes);
+  // `priors`: of each class, what acceptance() says before anything is known; empty: 0.7.
+  Pacing(const PacingOptions& options, int classes, std::vector<double> priors = {});
 
   enum class Mode : uint8_t {
     Plain,    // propose nothing
@@ -101,6 +102,7 @@ class Pacing {
     double evaluated = 0;
   };
   std::vector<Rate> rates_;
+  std::vector<double> priors_;
   Rate all_;
   std::map<int64_t, Costs> by_streams_;
   Costs* costs_ = nullptr;

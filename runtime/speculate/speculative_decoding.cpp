@@ -6,13 +6,22 @@
 #include "runtime/decoder/plan.h"
 
 namespace quern::runtime {
+namespace {
+
+std::vector<double> priors_of(const Drafter& drafter) {
+  std::vector<double> priors;
+  for (int32_t c = 0; c < drafter.classes(); ++c) priors.push_back(drafter.prior(c));
+  return priors;
+}
+
+}  // namespace
 
 SpeculativeDecoding::SpeculativeDecoding(Session& session, Sampler& sampler, std::unique_ptr<Drafter> drafter,
                                          const PacingOptions& pacing)
     : session_(session),
       drafter_(std::move(drafter)),
       verifier_(sampler),
-      pacing_(pacing, drafter_->classes()) {}
+      pacing_(pacing, drafter_->classes(), priors_of(*drafter_)) {}
 
 // Tokens that may be proposed in all. A tree is computed whole; and all tokens of a run share the rotary
 // frequencies that its length asks for, so that a run must not cross the length where they change.
@@ -63,7 +72,8 @@ void SpeculativeDecoding::add_step(GenerationStream& stream, size_t i) {
 void SpeculativeDecoding::settle(GenerationStream& stream, size_t i) {
   const Proposal& proposal = proposals_[i];
   const Verdict& verdict = verifier_.judge(
-      proposal, [&](int32_t node) { return session_.logits(i, node + 1); }, stream.tokens, stream.random);
+      proposal, [&](int32_t node) { return session_.logits(first_step_ + i, node + 1); }, stream.tokens,
+      stream.random);
   if (!parents_[i].empty()) {
     path_.assign(1, 0);
     for (const int32_t node : verdict.path) path_.push_back(node + 1);
@@ -83,14 +93,16 @@ void SpeculativeDecoding::settle(GenerationStream& stream, size_t i) {
   statistics_.accepted += static_cast<int64_t>(verdict.path.size());
 }
 
-void SpeculativeDecoding::advance(std::span<GenerationStream* const> streams) {
+void SpeculativeDecoding::advance(std::span<GenerationStream* const> streams,
+                                  std::span<const SequenceStep> company) {
   const double start = pacing_.now();
   pacing_.begin_round(static_cast<int64_t>(streams.size()));
   propose(streams);
   const double proposed = pacing_.now();
   tokens_.resize(std::max(tokens_.size(), streams.size()));
   parents_.resize(tokens_.size());
-  steps_.clear();
+  steps_.assign(company.begin(), company.end());
+  first_step_ = company.size();
   Pacing::Round round;
   for (size_t i = 0; i < streams.size(); ++i) {
     add_step(*streams[i], i);
@@ -106,7 +118,8 @@ void SpeculativeDecoding::advance(std::span<GenerationStream* const> streams) {
   round.run_seconds = end - proposed;
   statistics_.draft_seconds += round.draft_seconds;
   statistics_.seconds += end - start;
-  pacing_.end_round(round);
+  // In company the time says nothing about these streams.
+  if (company.empty()) pacing_.end_round(round);
   statistics_.plain_token_seconds = pacing_.plain_token_seconds();
 }
 

@@ -18,7 +18,7 @@ class SpeculativeDecoding final : public DecodingStrategy {
   // Session and sampler must outlive the strategy.
   SpeculativeDecoding(Session& session, Sampler& sampler, std::unique_ptr<Drafter> drafter,
                       const PacingOptions& pacing = {});
-  void advance(std::span<GenerationStream* const> streams) override;
+  void advance(std::span<GenerationStream* const> streams, std::span<const SequenceStep> company) override;
   void forget(const GenerationStream& stream) override { drafter_->forget(stream); }
   const SpeculationStatistics* statistics() const override { return &statistics_; }
   const Drafter& drafter() const { return *drafter_; }
@@ -40,6 +40,7 @@ class SpeculativeDecoding final : public DecodingStrategy {
   std::vector<std::vector<int64_t>> tokens_;
   std::vector<std::vector<int32_t>> parents_;
   std::vector<SequenceStep> steps_;
+  size_t first_step_ = 0;  // of the streams' own
   std::vector<int32_t> path_;
 };
 
