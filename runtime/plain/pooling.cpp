@@ -18,10 +18,12 @@ memory::format_tag layout(size_t rank) {
 }
 
 // What oneDNN's pooling cannot say: cropping, dilation, windows that fit nowhere or lie in padding alone, and
-// averages that count padding where a window of a ceiling reaches beyond it.
+// averages that count padding where a window of a ceiling reaches beyond it. And windows far larger than the
+// input, whose every element it would visit.
 bool is_plain(const Windows& w, bool counts_padding) {
   for (size_t i = 0; i < w.input.size(); ++i) {
     const int64_t needed = (w.output[i] - 1) * w.strides[i] + w.kernel[i] - w.input[i] - w.pads_begin[i];
+    if (w.kernel[i] / 2 > w.input[i]) return false;
     if (w.output[i] < 1 || w.dilations[i] != 1 || w.pads_begin[i] < 0 || w.pads_end[i] < 0) return false;
     if (w.pads_begin[i] >= w.kernel[i] || needed >= w.kernel[i]) return false;
     if (counts_padding && needed > w.pads_end[i]) return false;
