@@ -58,15 +58,22 @@ dnnl::convolution_forward::primitive_desc primitive_of(const Convolution& c) {
   const auto any = memory::format_tag::any;
   const auto forward = dnnl::prop_kind::forward_inference;
   const auto direct = dnnl::algorithm::convolution_direct;
+  const memory::desc x = floats(c.x, any);
+  const memory::desc w = floats(c.w, any);
+  const memory::desc y = floats(c.y, any);
+  const memory::desc bias = floats({c.y[1]}, memory::format_tag::a);
+#if DNNL_VERSION_MAJOR >= 3
+  if (c.bias)
+    return {engine(), forward, direct, x, w, bias, y, c.strides, c.dilations, c.pads_begin, c.pads_end};
+  return {engine(), forward, direct, x, w, y, c.strides, c.dilations, c.pads_begin, c.pads_end};
+#else
+  using Description = dnnl::convolution_forward::desc;
   if (c.bias) {
-    return {dnnl::convolution_forward::desc(forward, direct, floats(c.x, any), floats(c.w, any),
-                                            floats({c.y[1]}, memory::format_tag::a), floats(c.y, any),
-                                            c.strides, c.dilations, c.pads_begin, c.pads_end),
+    return {Description(forward, direct, x, w, bias, y, c.strides, c.dilations, c.pads_begin, c.pads_end),
             engine()};
   }
-  return {dnnl::convolution_forward::desc(forward, direct, floats(c.x, any), floats(c.w, any),
-                                          floats(c.y, any), c.strides, c.dilations, c.pads_begin, c.pads_end),
-          engine()};
+  return {Description(forward, direct, x, w, y, c.strides, c.dilations, c.pads_begin, c.pads_end), engine()};
+#endif
 }
 
 void convolve(const Convolution& c, const Tensor& x, const Tensor& w, const Tensor* bias, Tensor& y) {

@@ -46,10 +46,16 @@ void run_pool(KernelContext& context, dnnl::algorithm algorithm) {
   with_onednn(context, [&] {
     const memory::desc from(x.shape(), memory::data_type::f32, layout(x.shape().size()));
     const memory::desc to(shape, memory::data_type::f32, layout(shape.size()));
+    const auto forward = dnnl::prop_kind::forward_inference;
+#if DNNL_VERSION_MAJOR >= 3
+    const memory::dims no_dilation(w.kernel.size(), 0);
+    const dnnl::pooling_forward::primitive_desc description(engine(), forward, algorithm, from, to, w.strides,
+                                                            w.kernel, no_dilation, w.pads_begin, pads_end);
+#else
     const dnnl::pooling_forward::primitive_desc description(
-        dnnl::pooling_forward::desc(dnnl::prop_kind::forward_inference, algorithm, from, to, w.strides,
-                                    w.kernel, w.pads_begin, pads_end),
+        dnnl::pooling_forward::desc(forward, algorithm, from, to, w.strides, w.kernel, w.pads_begin, pads_end),
         engine());
+#endif
     execute(dnnl::pooling_forward(description),
             {{DNNL_ARG_SRC, view(from, x.bytes())}, {DNNL_ARG_DST, view(to, y.mutable_bytes())}});
   });

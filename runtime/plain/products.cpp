@@ -39,13 +39,19 @@ class Multiplier {
       out_ = memory::desc({p.m, p.n}, f32, memory::format_tag::ab);
     }
     dnnl::primitive_attr attributes;
+    dnnl::post_ops post;
+#if DNNL_VERSION_MAJOR >= 3
+    if (p.alpha != 1) post.append_eltwise(dnnl::algorithm::eltwise_linear, p.alpha, 0);
+#else
     if (p.alpha != 1) attributes.set_output_scales(0, {p.alpha});
-    if (p.beta != 0) {
-      dnnl::post_ops post;
-      post.append_sum(p.beta);
-      attributes.set_post_ops(post);
-    }
+#endif
+    if (p.beta != 0) post.append_sum(p.beta);
+    attributes.set_post_ops(post);
+#if DNNL_VERSION_MAJOR >= 3
+    primitive_ = dnnl::matmul({engine(), a_, b_, out_, attributes});
+#else
     primitive_ = dnnl::matmul({dnnl::matmul::desc(a_, b_, out_), attributes, engine()});
+#endif
   }
   void run(const float* a, const float* b, float* out) const {
     execute(primitive_,
