@@ -97,7 +97,11 @@ void write_onnx_operators(std::ostream& out, const Tally& newer, const Tally& ol
   const runtime::KernelTable& table = runtime::KernelTable::instance();
   for (const auto& [name, versions] : rows) {
     const bool is_known = name == kMixed || table.lowest_version("", name) > 0;
-    out << "| " << name << " | " << (!is_known ? "none" : versions.empty() && name != kMixed ? "after 25" : versions) << " |";
+    out << "| " << name << " | "
+        << (!is_known                            ? "none"
+            : versions.empty() && name != kMixed ? "after 25"
+                                                 : versions)
+        << " |";
     write_counts(out, newer, name);
     write_counts(out, older, name);
     out << "\n";
