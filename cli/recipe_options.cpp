@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cli/calibration_options.h"
 #include "cli/files.h"
 #include "ir/error.h"
 #include "passes/compile.h"
@@ -13,8 +14,9 @@ namespace {
 
 using nlohmann::json;
 
-const char* const kRecipeOptions[] = {"weights",    "symmetric", "asymmetric", "granularity",
-                                      "group-size", "method",    "clip",       "override"};
+const char* const kRecipeOptions[] = {"weights",    "symmetric",   "asymmetric",  "granularity",
+                                      "group-size", "method",      "clip",        "activations",
+                                      "override",   "target-bits", "target-size", "max-ppl-increase"};
 
 // One setting of an override: "int8", "asymmetric", "group", "group-size:64", "scales:f32".
 void apply_setting(const std::string& setting, json& entry) {
@@ -56,7 +58,8 @@ void refuse_idle_options(const Arguments& arguments) {
   const std::string weights = arguments.text_of("weights");
   const bool scaled =
       passes::WeightSettings{.weights = weights}.is_quantized() || arguments.given("override");
-  for (const char* option : {"symmetric", "asymmetric", "granularity", "group-size", "method", "clip"}) {
+  for (const char* option :
+       {"symmetric", "asymmetric", "granularity", "group-size", "method", "clip", "activations"}) {
     if (arguments.given(option) && !scaled) {
       throw UsageError(std::string("--") + option + " is for weights with scales; --weights " + weights +
                        " has none");
@@ -83,9 +86,17 @@ void declare_recipe_options(OptionSet& options) {
               "which weights share a scale; default: channel for 8 bits, group for fewer")
       .choice("group-size", {"16", "32", "64", "128", "256"},
               "weights of a group; implies --granularity group")
-      .choice("method", passes::WeightSettings::method_choices(),
-              "how scales are found: rtn, from the range; lsq, by least squares; hqq, half-quadratic", "rtn")
+      .choice(
+          "method", passes::WeightSettings::method_choices(),
+          "how codes and scales are found: rtn, from the range; lsq, by least squares; hqq, half-quadratic; "
+          "gptq, so that outputs on calibration data are kept",
+          "rtn")
       .text("clip", "RULE", "cut off outliers first: none, percentile:99.9, mse, kl", "none")
+      .choice("activations", {"none", "dynamic"},
+              "what integer weights are multiplied with: none, activations as they are; dynamic, 8-bit codes "
+              "scaled "
+              "per token (and group)",
+              "none")
       .texts("override", "REGEX=SETTINGS",
              "other settings for tensors whose name in the model has a match, such as 'lm_head=int8' or "
              "'down_proj=int4,asymmetric,group-size:64'; where several match, the last wins");
@@ -102,6 +113,10 @@ passes::Recipe recipe_of(const Arguments& arguments) {
     return with_context("reading the recipe '" + *file + "'",
                         [&] { return passes::parse_recipe(read_input(*file)); });
   }
+  return passes::conversion_recipe(weight_options(arguments), calibration_record(arguments));
+}
+
+json weight_options(const Arguments& arguments) {
   refuse_idle_options(arguments);
   json weights = {{"weights", arguments.text_of("weights")}};
   if (arguments.flag("asymmetric")) weights["symmetric"] = false;
@@ -112,10 +127,11 @@ passes::Recipe recipe_of(const Arguments& arguments) {
   }
   if (arguments.given("method")) weights["method"] = arguments.text_of("method");
   if (arguments.given("clip")) weights["clip"] = arguments.text_of("clip");
+  if (arguments.given("activations")) weights["activations"] = arguments.text_of("activations");
   json overrides = json::array();
   for (const std::string& text : arguments.list("override")) overrides.push_back(parse_override(text));
   if (!overrides.empty()) weights["overrides"] = overrides;
-  return passes::conversion_recipe(weights);
+  return weights;
 }
 
 }  // namespace quern::cli

@@ -9,8 +9,10 @@
 
 #include "calibrate/compare.h"
 #include "calibrate/compare_tensors.h"
+#include "calibrate/layer_closeness.h"
 #include "cli/console.h"
 #include "cli/model_facts.h"
+#include "passes/quantize/culprits.h"
 
 namespace quern::cli {
 
@@ -48,6 +50,8 @@ struct Validation {
   int64_t data_tokens = 0;
   calibrate::Comparison comparison;                    // on token ids
   std::optional<calibrate::TensorComparison> tensors;  // on arrays; then `comparison` is empty
+  std::vector<calibrate::LayerCloseness> layers;       // in the order of the model; empty: not asked for
+  std::optional<passes::Culprits> culprits;
   std::vector<Threshold> thresholds;
   std::vector<std::string> warnings;
   std::vector<std::string> commands;  // that made the candidate, where it knows, and this report

@@ -54,10 +54,11 @@ class SourceDigests {
 
 }  // namespace
 
-Recipe conversion_recipe(const nlohmann::json& weights) {
+Recipe conversion_recipe(const nlohmann::json& weights, const nlohmann::json& calibration) {
   Recipe recipe{.name = "convert", .steps = canonicalization_steps()};
   recipe.steps.push_back({.pass = "tie-weights"});
   recipe.steps.push_back({.pass = "quantize-weights", .options = weights});
+  recipe.steps.push_back({.pass = "calibrate-weights", .options = calibration});
   recipe.steps.push_back({.pass = "pack-weights"});
   return recipe;
 }

@@ -17,8 +17,10 @@
 namespace quern::passes {
 
 // What `quern convert` runs: canonicalization, one tensor for tied weights, the decision of what each weight
-// becomes, and its layout. `weights`: options of the pass quantize-weights.
-Recipe conversion_recipe(const nlohmann::json& weights);
+// becomes, and its layout. `weights`: options of the pass quantize-weights; `calibration`: of
+// calibrate-weights.
+Recipe conversion_recipe(const nlohmann::json& weights,
+                         const nlohmann::json& calibration = nlohmann::json::object());
 
 // What runs a model as it is: canonicalization and one tensor for tied weights; weights keep their numbers.
 Recipe execution_recipe();

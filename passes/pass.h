@@ -9,6 +9,11 @@
 #include "ir/graph.h"
 #include "passes/options.h"
 
+namespace quern::calibrate {
+struct Samples;
+struct CalibrationTable;
+}  // namespace quern::calibrate
+
 namespace quern::passes {
 
 // Why something that looked like a match was left as it is.
@@ -31,6 +36,10 @@ struct PassContext {
   bool explain = false;  // collect MatchFailures
   // Called now and then with what is being done and how far it is, 0 to 1. May throw to cancel.
   std::function<void(const std::string& what, double fraction)> progress;
+  // What passes that need to see activations show the model; null: there is nothing. Borrowed.
+  const calibrate::Samples* samples = nullptr;
+  // What was observed of the model before; null: nothing. Borrowed.
+  const calibrate::CalibrationTable* table = nullptr;
 
   // Records why a match was given up, if someone asked. `reason` pieces are joined as concat() does.
   template <class... Args>

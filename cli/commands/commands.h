@@ -6,11 +6,14 @@
 namespace quern::cli {
 
 Command convert_command();
+Command calibrate_command();
 Command export_command();
 Command synth_command();
 Command generate_command();
 Command run_command();
 Command validate_command();
+Command compare_command();
+Command sensitivity_command();
 Command bench_command();
 Command cache_command();
 Command datastore_command();

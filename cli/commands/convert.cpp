@@ -5,6 +5,7 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 
+#include "cli/calibration_options.h"
 #include "cli/commands/commands.h"
 #include "cli/conversion.h"
 #include "cli/format.h"
@@ -12,6 +13,7 @@
 #include "cli/model_file.h"
 #include "cli/progress.h"
 #include "cli/recipe_options.h"
+#include "cli/target_size.h"
 #include "formats/artifact/artifact.h"
 #include "formats/onnx/export.h"
 #include "ir/near_names.h"
@@ -26,6 +28,8 @@ void declare(OptionSet& options) {
       .text("output,o", "FILE.quern", "where to write the artifact (required)")
       .text("tokenizer", "FILE", "the tokenizer to put in; default: the one beside the model");
   declare_recipe_options(options);
+  declare_calibration_options(options);
+  declare_target_options(options);
   options.section("Passes")
       .text("recipe", "FILE.json", "run these passes instead of those that the options above ask for")
       .flag("print-recipe", "print the recipe and stop")
@@ -103,7 +107,7 @@ void check_output(const std::string& output, const ModelFile& model) {
 }
 
 ExitStatus run(const Arguments& arguments, Console& console) {
-  const passes::Recipe recipe = recipe_of(arguments);
+  passes::Recipe recipe = recipe_of(arguments);
   check_passes_named(arguments, recipe);
   if (arguments.flag("print-recipe")) {
     console.print(passes::print_recipe(recipe));
@@ -127,10 +131,24 @@ ExitStatus run(const Arguments& arguments, Console& console) {
   const passes::ArtifactParts parts{.attachments = model.folder.attachments(), .sources = model.files};
 
   Conversion conversion{.model_path = model.path, .output_path = *output, .source_bytes = model.size_bytes};
+  const std::optional<calibrate::Samples> samples =
+      calibration_samples(arguments, model.folder.tokenizer ? &model.folder.tokenizer->tokenizer : nullptr);
+  if (has_target(arguments)) {
+    if (!samples) throw UsageError("choosing formats needs data to measure on: --calibration-data FILE");
+    nlohmann::json weights = weight_options(arguments);
+    choose_formats(arguments, model, *samples, weights, calibration_record(arguments), console);
+    recipe = passes::conversion_recipe(weights, calibration_record(arguments));
+  }
+  const std::optional<calibrate::CalibrationTable> table = calibration_table(arguments, model);
   passes::PassContext context{.threads = static_cast<int>(arguments.integer("threads").value_or(0)),
-                              .explain = arguments.given("explain-pass")};
+                              .explain = arguments.given("explain-pass"),
+                              .samples = samples ? &*samples : nullptr,
+                              .table = table ? &*table : nullptr};
   {
     Progress progress(console, "compiling", 0, "passes");
+    context.progress = [&progress](const std::string& what, double fraction) {
+      progress.describe(concat(what, ", ", format_percent(fraction, 0)));
+    };
     conversion.report = with_context("compiling '" + model.path.string() + "'", [&] {
       return passes::run_recipe(recipe, *model.graph, context, hooks_of(arguments, progress, *output));
     });

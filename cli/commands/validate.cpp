@@ -8,6 +8,7 @@
 #include "calibrate/decoder_model.h"
 #include "calibrate/graph_model.h"
 #include "cli/commands/commands.h"
+#include "cli/diagnosis.h"
 #include "cli/format.h"
 #include "cli/loaded_model.h"
 #include "cli/machine_name.h"
@@ -43,8 +44,9 @@ void declare(OptionSet& options) {
       .share("min-top1", "SHARE", "both must find the same token (or class) most likely this often")
       .share("max-accuracy-drop", "SHARE", "classifiers: the accuracy may fall by this, in points")
       .number("min-sqnr", "DB", {-1000, 1000},
-              "other graphs: no output may have a lower signal-to-noise ratio")
-      .section("Results")
+              "other graphs: no output may have a lower signal-to-noise ratio");
+  declare_diagnosis_options(options);
+  options.section("Results")
       .text("report", "FILE.html", "write one self-contained page with plots")
       .flag("record", "keep the figures in the candidate, an artifact (attachment validation.json)")
       .flag("no-speed", "do not measure decoding speed")
@@ -135,6 +137,8 @@ void compare_tokens(Validation& validation, const Arguments& arguments, Console&
     validation.warnings.push_back(
         concat(comparison.too_short, " rows of fewer than 2 tokens had nothing to score"));
   }
+  progress.finish();
+  diagnose(arguments, reference.model, candidate.model, data, validation, console);
   const auto tokens = static_cast<double>(comparison.tokens_computed);
   validation.reference.prefill_rate = tokens / std::max(1e-9, comparison.reference.seconds);
   validation.candidate.prefill_rate = tokens / std::max(1e-9, comparison.candidate.seconds);
@@ -263,7 +267,9 @@ std::string command_line(const Arguments& arguments) {
     words.push_back(std::string("--") + name);
     words.push_back(arguments.text_of(name));
   }
-  if (arguments.flag("no-special")) words.emplace_back("--no-special");
+  for (const char* flag : {"no-special", "layers", "find-culprit"}) {
+    if (arguments.flag(flag)) words.emplace_back(std::string("--") + flag);
+  }
   return shell_line(words);
 }
 
@@ -304,6 +310,7 @@ ExitStatus run(const Arguments& arguments, Console& console) {
   } else {
     compare_tokens(validation, arguments, console, reference, candidate);
   }
+  warn_of_calibration_data(candidate.model, validation);
   if (!arguments.flag("no-speed")) {
     if (reference.session) validation.reference.decode_rate = decode_rate(*reference.session);
     if (candidate.session) validation.candidate.decode_rate = decode_rate(*candidate.session);

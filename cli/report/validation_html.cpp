@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "cli/diagnosis.h"
 #include "cli/format.h"
 #include "cli/report/svg.h"
 #include "cli/validation.h"
@@ -334,8 +335,8 @@ std::string to_html(const Validation& v) {
   for (const std::string& warning : v.warnings) text += "<p class=\"warn\">" + escape(warning) + "</p>\n";
   text += "<div class=\"tiles\">" + tiles(v) + "</div>\n" + summary_table(v);
   text += !v.tensors ? "<h2>Agreement</h2>\n" + agreement_table(v) : "<h2>Outputs</h2>\n" + outputs_table(v);
-  text += "<h2>In pictures</h2>\n" + figures(v) + "<h2>Weights</h2>\n" + weights_table(v) + protocol(v) +
-          reproduce(v);
+  text += "<h2>In pictures</h2>\n" + figures(v) + diagnosis_html(v) + "<h2>Weights</h2>\n" +
+          weights_table(v) + protocol(v) + reproduce(v);
   return text + "</main>\n</body>\n</html>\n";
 }
 

@@ -1,6 +1,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "cli/diagnosis.h"
 #include "cli/validation.h"
 
 namespace quern::cli {
@@ -98,6 +99,7 @@ ordered_json to_json(const Validation& validation) {
                                     {"met", threshold.met()},
                                     {"within_noise", threshold.within_noise()}});
   }
+  add_diagnosis(object, validation);
   object["passed"] = validation.passed();
   object["warnings"] = validation.warnings;
   object["version"] = validation.version;

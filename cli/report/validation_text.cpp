@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "cli/diagnosis.h"
 #include "cli/format.h"
 #include "cli/table.h"
 #include "cli/validation.h"
@@ -109,6 +110,7 @@ std::string to_text(const Validation& validation) {
   if (validation.is_language_model()) {
     text += "\n" + wrap("Protocol: " + validation.comparison.protocol.describe() + ".", 100, 0) + "\n";
   }
+  text += diagnosis_text(validation);
   if (!validation.thresholds.empty()) text += "\n";
   for (const Threshold& threshold : validation.thresholds) {
     text += threshold.met() ? styled("ok", Style::Green, Stream::Out) + "      "

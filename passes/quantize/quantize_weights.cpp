@@ -5,6 +5,7 @@
 #include "ir/rewriter.h"
 #include "ir/schema.h"
 #include "ir/weight_ops.h"
+#include "passes/quantize/calibrate_weights.h"
 
 namespace quern::passes {
 namespace {
@@ -18,12 +19,17 @@ int64_t onnx_dtype(DType dtype) {
 }
 
 // The node that turns the weight into what is wanted; null where it is that already.
-Node* add_conversion(Rewriter& rewriter, const WeightSite& site, const WeightSettings& settings) {
+Node* add_conversion(Rewriter& rewriter, const WeightSite& site, const WeightSettings& settings,
+                     bool is_calibrated) {
   if (settings.is_quantized()) {
+    Attributes attributes = to_attributes(settings.quantize_options());
+    if (settings.method == "gptq") attributes[kCalibrateAttribute] = std::string("layer-error");
+    if (settings.method == "lsq" && is_calibrated)
+      attributes[kCalibrateAttribute] = std::string("importance");
     return rewriter.add_node({.op = "QuantizeWeight",
                               .domain = std::string(kQuernDomain),
                               .inputs = {site.value},
-                              .attributes = to_attributes(settings.quantize_options())});
+                              .attributes = std::move(attributes)});
   }
   const std::optional<DType> dtype = settings.float_dtype();
   // A quantized weight is of float type to whoever reads it: the Cast is what makes it plain.
@@ -53,12 +59,19 @@ QuantizeWeights::QuantizeWeights() : Pass("quantize-weights", "decide the number
       "Symmetric codes from -(2^(b-1)-1) (restricted) or from -2^(b-1) with scales of either sign (full), or "
       "whichever errs less for each scale.",
       {"best", "full", "restricted"});
-  option("method", &defaults_.method,
-         "How scales are found: 'rtn' from the range, 'lsq' by least squares, 'hqq' by half-quadratic "
-         "optimization.",
-         WeightSettings::method_choices());
+  option(
+      "method", &defaults_.method,
+      "How codes and scales are found: 'rtn' from the range, 'lsq' by least squares, weighted by the inputs "
+      "where there are calibration samples, 'hqq' by half-quadratic optimization, 'gptq' so that the layer's "
+      "outputs on calibration samples are kept.",
+      WeightSettings::method_choices());
   option("clip", &defaults_.clip,
          "How outliers are cut off before the range is taken: none, percentile:P, mse, or kl.");
+  option("activations", &defaults_.activations,
+         "What integer weights are multiplied with: 'none' leaves activations as they are, 'dynamic' rounds "
+         "them to "
+         "8 bits per token, and per group where weights have groups.",
+         {"none", "dynamic"});
   option("embeddings", &embeddings_,
          "The number format of embedding tables, those tied to the head included.", same_or);
   option("overrides", &overrides_,
@@ -88,10 +101,16 @@ PassReport QuantizeWeights::run(Graph& graph, PassContext& context) {
     }
     auto& rewriter = rewriters[site.value->graph()];
     if (!rewriter) rewriter = std::make_unique<Rewriter>(*site.value->graph());
-    const Node* conversion = add_conversion(*rewriter, site, settings);
+    const Node* conversion =
+        add_conversion(*rewriter, site, settings, context.samples != nullptr || context.table != nullptr);
     if (conversion == nullptr) continue;
-    for (const Use& use : site.uses)
+    const bool integers = settings.weights.starts_with("int");
+    for (const Use& use : site.uses) {
       rewriter->set_input(use.node, static_cast<size_t>(use.input), conversion->output());
+      if (integers && settings.activations == "dynamic" && use.node->is("Linear", kQuernDomain)) {
+        rewriter->set_attribute(use.node, "activations", std::string("int8"));
+      }
+    }
     ++report.changes;
   }
   overrides.check_all_matched(sites);

@@ -24,6 +24,7 @@ OptionTable table_of(WeightSettings& settings) {
   table.add("range", &settings.range, "", {"best", "full", "restricted"});
   table.add("method", &settings.method, "", WeightSettings::method_choices());
   table.add("clip", &settings.clip, "");
+  table.add("activations", &settings.activations, "", {"none", "dynamic"});
   return table;
 }
 
@@ -91,7 +92,7 @@ const std::vector<std::string>& WeightSettings::weight_choices() {
 }
 
 const std::vector<std::string>& WeightSettings::method_choices() {
-  static const std::vector<std::string> choices = {"rtn", "lsq", "hqq"};
+  static const std::vector<std::string> choices = {"rtn", "lsq", "hqq", "gptq"};
   return choices;
 }
 
@@ -126,9 +127,9 @@ QuantizeOptions WeightSettings::quantize_options() const {
   options.range = range == "full"   ? SymmetricRange::Full
                   : range == "best" ? SymmetricRange::Best
                                     : SymmetricRange::Restricted;
-  options.method = method == "lsq"   ? ScaleMethod::LeastSquares
-                   : method == "hqq" ? ScaleMethod::HalfQuadratic
-                                     : ScaleMethod::Range;
+  options.method = method == "lsq" || method == "gptq" ? ScaleMethod::LeastSquares
+                   : method == "hqq"                   ? ScaleMethod::HalfQuadratic
+                                                       : ScaleMethod::Range;
   options.clip = parse_clip_rule(clip);
   check_quantizable(options);
   return options;

@@ -22,6 +22,9 @@ struct WeightSettings {
   std::string range = "best";   // best, full, restricted: of symmetric codes
   std::string method = "rtn";   // one of method_choices()
   std::string clip = "none";    // see parse_clip_rule()
+  // Of what is multiplied with integer weights. none: 16-bit codes, which lose nothing that counts; dynamic:
+  // 8-bit codes, scaled per token, and per group where the weight has groups.
+  std::string activations = "none";
 
   static const std::vector<std::string>& weight_choices();
   static const std::vector<std::string>& method_choices();

@@ -11,6 +11,7 @@
 #include "ir/rewriter.h"
 #include "ir/schema.h"
 #include "ir/weight_ops.h"
+#include "passes/quantize/calibrate_weights.h"
 #include "passes/weights/constant_expressions.h"
 #include "passes/weights/weight_view.h"
 #include "runtime/interpreter.h"
@@ -52,6 +53,12 @@ Decision read_decision(const Value& value) {
   }
   if (made_by("QuantizeWeight")) {
     const Node& node = *decision.source->producer();
+    if (node.has_attribute(kCalibrateAttribute)) {
+      throw_error(
+          ErrorCode::InvalidArgument, "'", weight_name(value),
+          "' is to be quantized by what calibration shows, and nothing has calibrated it; run the pass "
+          "calibrate-weights first");
+    }
     decision.quantize = quantize_options(node);
     if (const Value* importance = node.input(1)) {
       if (importance->tensor() == nullptr) {
@@ -243,8 +250,16 @@ Constant compute_weight(const Value& value, const std::string& name, WeightResul
     }
     const Tensor* tensor = std::get_if<Tensor>(&source);
     // Quantized constants that only have to be packed, for one.
-    if (tensor == nullptr || tensor->rank() != 2 || !is_floating(tensor->dtype()))
-      return evaluate_whole(value);
+    if (tensor == nullptr || tensor->rank() != 2 || !is_floating(tensor->dtype())) {
+      Constant constant = evaluate_whole(value);
+      if (result != nullptr) {
+        *result = {.name = name,
+                   .format = format_of(constant),
+                   .shape = *as_constant(type_of(constant).shape.value()),
+                   .bytes = byte_size(constant)};
+      }
+      return constant;
+    }
     view = WeightView(*tensor);
   }
   WeightBuilder builder(decision, *view);

@@ -1,5 +1,6 @@
 #include "passes/weights/register.h"
 
+#include "passes/quantize/calibrate_weights.h"
 #include "passes/quantize/quantize_weights.h"
 #include "passes/weights/materialize.h"
 #include "passes/weights/pack_weights.h"
@@ -10,6 +11,7 @@ namespace quern::passes {
 void register_weight_passes(PassRegistry& registry) {
   registry.add<TieWeights>();
   registry.add<QuantizeWeights>();
+  registry.add<CalibrateWeights>();
   registry.add<PackWeights>();
   registry.add<MaterializeWeights>();
 }

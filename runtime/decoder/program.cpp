@@ -53,7 +53,9 @@ std::vector<std::vector<std::string>> entries_of(const Graph& graph, const Progr
     throw_error(ErrorCode::InvalidModel, "a decoder needs an output named 'logits'");
   }
   for (const auto& outputs : options.entries) {
-    if (outputs.empty()) throw_error(ErrorCode::InvalidArgument, "an entry without outputs computes nothing");
+    // Taps alone are something to compute.
+    if (outputs.empty() && options.taps.empty())
+      throw_error(ErrorCode::InvalidArgument, "an entry without outputs computes nothing");
     for (const std::string& name : outputs) {
       if (!has(name)) throw_error(ErrorCode::InvalidArgument, "the graph has no output '", name, "'");
     }
@@ -79,7 +81,8 @@ void fill_traits(const Graph& graph, DecoderPlan& plan) {
   if (plan.position_limit > 0 && (traits.context == 0 || traits.context > plan.position_limit)) {
     traits.context = plan.position_limit;
   }
-  traits.vocabulary = plan.entries.front().outputs.front().at.width;
+  const Entry& first = plan.entries.front();
+  if (!first.outputs.empty()) traits.vocabulary = first.outputs.front().at.width;
   for (const PlanLayer& layer : plan.layers) traits.layers.push_back(layer.shape);
   for (const auto& step : plan.entries.front().steps) {
     Pass one;

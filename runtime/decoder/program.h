@@ -36,7 +36,8 @@ struct DecoderTraits {
 struct ProgramOptions {
   // Which graph outputs a run computes; one list per entry, and DecodeRunOptions::entry chooses among them.
   // What the entry's outputs do not need is left out of it, so that an exit after a few layers costs just
-  // those layers. Empty: one entry with the output "logits", or with the graph's only output.
+  // those layers. Empty: one entry with the output "logits", or with the graph's only output. An entry
+  // without outputs computes what the taps need.
   std::vector<std::vector<std::string>> entries = {};
   // Values that a run can show to an observer (DecodeRunOptions::observer), by name. They are computed as the
   // graph has them; steps that would otherwise be fused across them are not.

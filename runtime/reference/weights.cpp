@@ -1,11 +1,42 @@
 // Linear and Embedding of ai.quern (docs/canonical-graph.md), and the compile-time operators QuantizeWeight
 // and PackWeight (ir/weight_ops.h).
+#include <algorithm>
+#include <cmath>
+
 #include "ir/weight_ops.h"
 #include "runtime/reference/register.h"
 #include "runtime/reference/values.h"
 
 namespace quern::runtime::reference {
 namespace {
+
+// Columns that share a scale where activations are quantized: the weight's groups, else the whole row.
+int64_t activation_block(const RuntimeValue& weight, int64_t cols) {
+  const QuantScheme* scheme = nullptr;
+  if (const QuantizedTensor* quantized = weight.quantized()) scheme = &quantized->scheme;
+  if (weight.packed() != nullptr && weight.packed()->spec().is_quantized())
+    scheme = &weight.packed()->spec().scheme;
+  if (scheme == nullptr || !is_integer(scheme->code)) return 0;
+  return scheme->granularity == QuantScheme::Granularity::Group ? scheme->group_size : cols;
+}
+
+// The rows as the 8-bit codes of runtime/cpu/activations.h stand for them: the oracle of its A8.
+Tensor quantized_rows(const Tensor& x, int64_t block) {
+  const int64_t cols = x.dim(-1);
+  std::vector<float> values = x.to_floats();
+  const auto count = static_cast<int64_t>(values.size());
+  for (int64_t row = 0; cols > 0 && row < count; row += cols) {
+    for (int64_t first = 0; first < cols; first += block) {
+      const auto begin = values.begin() + row + first;
+      const auto end = begin + std::min(block, cols - first);
+      float largest = 0;
+      for (auto it = begin; it != end; ++it) largest = std::max(largest, std::fabs(*it));
+      const float scale = largest / 127.0F;
+      for (auto it = begin; it != end && scale > 0; ++it) *it = std::nearbyint(*it / scale) * scale;
+    }
+  }
+  return Tensor::from<float>(x.shape(), values);
+}
 
 // x [..., K] * weight [N, K]^T + bias [N], summed in double over k in order.
 void run_linear(KernelContext& context) {
@@ -24,7 +55,10 @@ void run_linear(KernelContext& context) {
   Shape shape = x.shape();
   shape.back() = n;
   std::vector<float> out = make_buffer<float>(context, shape);
-  const Elements<float> rows(x);
+  const std::string mode = context.node().string_attribute("activations", "");
+  if (!mode.empty() && mode != "int8") context.fail("activations as '", mode, "'; int8 is known");
+  const int64_t block = mode.empty() ? 0 : activation_block(context.value(1), k);
+  const Elements<float> rows(block > 0 ? quantized_rows(x, block) : x);
   const Elements<float> matrix(weight);
   const std::vector<float> addends = bias ? bias->to_floats() : std::vector<float>(static_cast<size_t>(n));
   const int64_t count = n == 0 ? 0 : static_cast<int64_t>(out.size()) / n;

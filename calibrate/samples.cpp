@@ -1,0 +1,59 @@
+#include "calibrate/samples.h"
+
+#include <algorithm>
+#include <random>
+
+#include "ir/error.h"
+
+namespace quern::calibrate {
+
+int64_t Samples::tokens() const {
+  int64_t count = 0;
+  for (const auto& window : windows) count += static_cast<int64_t>(window.size());
+  return count;
+}
+
+Samples draw_samples(const TokenData& data, const SampleOptions& options) {
+  if (options.samples < 1 || options.context < 1) {
+    throw_error(ErrorCode::InvalidArgument, "calibration wants at least one sample of one token, not ",
+                options.samples, " of ", options.context);
+  }
+  struct Piece {
+    const Document* document;
+    int64_t begin;
+    int64_t length;
+  };
+  std::vector<Piece> pieces;
+  for (const Document& document : data.documents) {
+    const auto length = static_cast<int64_t>(document.ids.size());
+    // The rest of a document that fills a window is left out; one that fills none is a short window.
+    const int64_t whole = length / options.context;
+    for (int64_t i = 0; i < whole; ++i) pieces.push_back({&document, i * options.context, options.context});
+    if (whole == 0 && length > 0) pieces.push_back({&document, 0, length});
+  }
+  if (pieces.empty()) {
+    throw_error(ErrorCode::BadData, "'", data.source, "' holds no token: there is nothing to calibrate with");
+  }
+  if (static_cast<int64_t>(pieces.size()) > options.samples) {
+    // Fisher and Yates by hand: std::shuffle differs between standard libraries.
+    std::mt19937_64 random(static_cast<uint64_t>(options.seed));
+    std::vector<size_t> order(pieces.size());
+    for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+    for (size_t i = 0; i < static_cast<size_t>(options.samples); ++i) {
+      std::swap(order[i], order[i + random() % (order.size() - i)]);
+    }
+    order.resize(static_cast<size_t>(options.samples));
+    std::sort(order.begin(), order.end());
+    std::vector<Piece> chosen;
+    for (const size_t i : order) chosen.push_back(pieces[i]);
+    pieces = std::move(chosen);
+  }
+  Samples samples{.source = data.source, .digest = data.digest, .options = options};
+  for (const Piece& piece : pieces) {
+    const auto first = piece.document->ids.begin() + piece.begin;
+    samples.windows.emplace_back(first, first + piece.length);
+  }
+  return samples;
+}
+
+}  // namespace quern::calibrate

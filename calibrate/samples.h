@@ -1,0 +1,32 @@
+// What a model is shown to learn the ranges and moments of its activations.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "calibrate/dataset.h"
+
+namespace quern::calibrate {
+
+struct SampleOptions {
+  int64_t samples = 128;  // windows; fewer where the data has fewer
+  int64_t context = 256;  // tokens of a window; a shorter document is a shorter window
+  int64_t seed = 0;       // of the choice, where the data has more windows than wanted
+};
+
+struct Samples {
+  std::string source;  // the data's path
+  std::string digest;  // SHA-256 of it
+  SampleOptions options;
+  std::vector<std::vector<int64_t>> windows;
+
+  int64_t tokens() const;
+};
+
+// Cuts documents into windows, and draws `samples` of them without replacement, in the order of the data. The
+// same data and options give the same windows. Throws Error{BadData} where no document has a whole token to
+// show, Error{InvalidArgument} for options below 1.
+Samples draw_samples(const TokenData& data, const SampleOptions& options);
+
+}  // namespace quern::calibrate

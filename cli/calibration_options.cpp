@@ -1,0 +1,66 @@
+#include "cli/calibration_options.h"
+
+#include <nlohmann/json.hpp>
+
+#include "cli/files.h"
+#include "formats/file/checksum.h"
+
+namespace quern::cli {
+
+void declare_calibration_options(OptionSet& options) {
+  options.section("Calibration")
+      .text("calibration", "TABLE.json", "what quern calibrate observed of the model, for lsq")
+      .text("calibration-data", "FILE",
+            "data to see activations of, unlike the data to validate with: text, or .jsonl with {\"text\": "
+            "...} "
+            "or {\"ids\": [...]} a line")
+      .integer("calibration-samples", "N", {1, 1e9}, "windows drawn from it", 128)
+      .integer("calibration-context", "N", {1, 1e9}, "tokens of a window", 256)
+      .integer("calibration-seed", "N", {0, 1e18}, "of the draw", 0)
+      .number("damping", "SHARE", {0, 1e6},
+              "gptq: added to the diagonal of the second moments, as a share of its mean", "0.01")
+      .number("propagate", "SHARE", {0, 1},
+              "gptq: how far a weight makes up for the quantization of what is before it", "0.5");
+}
+
+std::optional<calibrate::Samples> calibration_samples(const Arguments& arguments,
+                                                      const tokenizer::Tokenizer* tokenizer) {
+  const std::optional<std::string> path = arguments.text("calibration-data");
+  if (!path) return {};
+  const calibrate::TokenData data = calibrate::TokenData::load(*path, {.tokenizer = tokenizer});
+  return calibrate::draw_samples(data, {.samples = arguments.integer_of("calibration-samples"),
+                                        .context = arguments.integer_of("calibration-context"),
+                                        .seed = arguments.integer_of("calibration-seed")});
+}
+
+std::optional<calibrate::CalibrationTable> calibration_table(const Arguments& arguments,
+                                                             const ModelFile& model) {
+  const std::optional<std::string> path = arguments.text("calibration");
+  if (!path) return {};
+  calibrate::CalibrationTable table = calibrate::CalibrationTable::parse(read_input(*path), *path);
+  table.check_model(digest_of(model), "'" + model.path.string() + "'");
+  if (!table.is_complete()) {
+    throw_error(ErrorCode::InvalidArgument, "'", *path,
+                "' has not seen all windows: join the shards with quern "
+                "calibrate merge, or let the interrupted run end");
+  }
+  return table;
+}
+
+nlohmann::json calibration_record(const Arguments& arguments) {
+  nlohmann::json record = nlohmann::json::object();
+  if (const auto path = arguments.text("calibration")) {
+    record["data"] = calibrate::CalibrationTable::parse(read_input(*path), *path).data_digest;
+  }
+  if (const auto path = arguments.text("calibration-data")) {
+    record["data"] = sha256_of_file(*path);
+    record["samples"] = arguments.integer_of("calibration-samples");
+    record["context"] = arguments.integer_of("calibration-context");
+    record["seed"] = arguments.integer_of("calibration-seed");
+    record["damping"] = arguments.number_of("damping");
+    record["propagate"] = arguments.number_of("propagate");
+  }
+  return record;
+}
+
+}  // namespace quern::cli

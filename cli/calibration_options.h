@@ -1,0 +1,30 @@
+// --calibration-data and what belongs to it, the same in every command that has it.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+
+#include "calibrate/samples.h"
+#include "calibrate/table.h"
+#include "cli/model_file.h"
+#include "cli/options.h"
+#include "formats/tokenizer/tokenizer.h"
+
+namespace quern::cli {
+
+void declare_calibration_options(OptionSet& options);
+
+// What --calibration-data names; nothing where it is not given. `tokenizer`, of the model, may be null.
+// Throws as TokenData::load and draw_samples do.
+std::optional<calibrate::Samples> calibration_samples(const Arguments& arguments,
+                                                      const tokenizer::Tokenizer* tokenizer);
+
+// The table that --calibration names, if it is of this model; nothing where it is
+// not given. Throws as CalibrationTable::parse and check_model do.
+std::optional<calibrate::CalibrationTable> calibration_table(const Arguments& arguments,
+                                                             const ModelFile& model);
+
+// The options of the pass calibrate-weights that say which data and what was drawn from it.
+nlohmann::json calibration_record(const Arguments& arguments);
+
+}  // namespace quern::cli
