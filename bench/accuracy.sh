@@ -16,7 +16,7 @@ row() {
   names+=("$name")
   "$quern" convert "$model/model.onnx" -o "${files[-1]}" --quiet "$@"
 }
-gptq=(--method gptq --calibration-data "$calibration")
+gptq=(--method gptq --calibration-data "$calibration" --calibration-samples 64)
 
 for weights in fp32 fp16 bf16 fp8-e4m3 fp8-e5m2; do row "$weights" --weights "$weights"; done
 for weights in int8 int4 int3; do

@@ -279,7 +279,7 @@ class WeightCalibrator {
   // whole stays within some minutes.
   int64_t most_stages() const {
     if (settings_.stages > 0) return settings_.stages;
-    constexpr double kMultiplyAdds = 2e13;
+    constexpr double kMultiplyAdds = 1.5e12;
     const double pass = static_cast<double>(samples().tokens()) * static_cast<double>(model_.parameters());
     return static_cast<int64_t>(std::clamp(kMultiplyAdds / std::max(1.0, pass), 1.0, 1e6));
   }

@@ -2,6 +2,7 @@
 // and PackWeight (ir/weight_ops.h).
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "ir/weight_ops.h"
 #include "runtime/reference/register.h"
@@ -18,6 +19,13 @@ int64_t activation_block(const RuntimeValue& weight, int64_t cols) {
     scheme = &weight.packed()->spec().scheme;
   if (scheme == nullptr || !is_integer(scheme->code)) return 0;
   return scheme->granularity == QuantScheme::Granularity::Group ? scheme->group_size : cols;
+}
+
+// Of a quantized or packed weight.
+std::optional<Shape> shape_of(const RuntimeValue& weight) {
+  if (const QuantizedTensor* quantized = weight.quantized()) return quantized->shape();
+  if (weight.packed() != nullptr) return weight.packed()->shape();
+  return {};
 }
 
 // The rows as the 8-bit codes of runtime/cpu/activations.h stand for them: the oracle of its A8.
@@ -40,6 +48,12 @@ Tensor quantized_rows(const Tensor& x, int64_t block) {
 
 // x [..., K] * weight [N, K]^T + bias [N], summed in double over k in order.
 void run_linear(KernelContext& context) {
+  const std::string mode = context.node().string_attribute("activations", "");
+  if (!mode.empty() && mode != "int8") context.fail("activations as '", mode, "'; int8 is known");
+  // Before input() makes floats of the codes.
+  const std::optional<Shape> weight_shape = shape_of(context.value(1));
+  const int64_t block =
+      mode.empty() || !weight_shape ? 0 : activation_block(context.value(1), weight_shape->back());
   const Tensor& x = context.input(0);
   const Tensor& weight = context.input(1);
   const Tensor* bias = context.optional_input(2);
@@ -55,9 +69,6 @@ void run_linear(KernelContext& context) {
   Shape shape = x.shape();
   shape.back() = n;
   std::vector<float> out = make_buffer<float>(context, shape);
-  const std::string mode = context.node().string_attribute("activations", "");
-  if (!mode.empty() && mode != "int8") context.fail("activations as '", mode, "'; int8 is known");
-  const int64_t block = mode.empty() ? 0 : activation_block(context.value(1), k);
   const Elements<float> rows(block > 0 ? quantized_rows(x, block) : x);
   const Elements<float> matrix(weight);
   const std::vector<float> addends = bias ? bias->to_floats() : std::vector<float>(static_cast<size_t>(n));
