@@ -90,7 +90,8 @@ bool mask_fits(const Value* mask, int scores) {
   const auto unit = [&](int from_end) {
     return mask->shape()[static_cast<size_t>(rank - from_end)] == Dim(1);
   };
-  if (rank < 3 || rank == 4) return rank < 3 || scores == 4 || (scores == 5 && unit(3) && unit(4));
+  // Products over joint axes [batch * heads, S, T] meet masks of four axes behind a Reshape that parts them.
+  if (rank < 3 || rank == 4) return rank < 3 || scores != 5 || (unit(3) && unit(4));
   if (rank == 3) return scores != 5 || unit(3);
   return rank == 5 && scores == 5 && unit(3);
 }

@@ -238,6 +238,7 @@ const Family kDecoders[] = {
     {.name = "gpt_neox"},
     {.name = "gptj", .interleaved = true},
     {.name = "opt", .rotaries = 0},
+    {.name = "bloom", .rotaries = 0, .slopes = true},
     {.name = "mpt", .rotaries = 0, .slopes = true},
     {.name = "falcon"},
     {.name = "stablelm"},

@@ -50,6 +50,7 @@ DECODERS = {
     "gpt_neox": ("GPTNeoXConfig", dict(COMMON, intermediate_size=64, rotary_pct=0.5, max_position_embeddings=128)),
     "gptj": ("GPTJConfig", dict(vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=96, rotary_dim=4)),
     "opt": ("OPTConfig", dict(COMMON, ffn_dim=48, max_position_embeddings=96, word_embed_proj_dim=32)),
+    "bloom": ("BloomConfig", dict(vocab_size=VOCABULARY, hidden_size=32, n_layer=2, n_head=4)),
     "mpt": ("MptConfig", dict(vocab_size=VOCABULARY, d_model=32, n_layers=2, n_heads=4, expansion_ratio=2,
                               max_seq_len=96)),
     "falcon": ("FalconConfig", dict(COMMON, alibi=False, multi_query=True, new_decoder_architecture=False)),
