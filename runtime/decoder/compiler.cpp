@@ -30,6 +30,46 @@ class TapStep final : public Step {
   Operand x_;
 };
 
+// Rows that the caller gives.
+class GivenRowsStep final : public RowStep {
+ public:
+  explicit GivenRowsStep(Operand out) : out_(out) {
+    kind = "given rows";
+    writes = {out};
+  }
+  void run_row(const Pass& pass, int64_t row) const override {
+    const int64_t given = space == Space::Selected ? pass.selected_rows[row] : row;
+    std::copy_n(pass.given_rows + given * out_.width, out_.width, pass.view(out_)[row]);
+  }
+
+ private:
+  Operand out_;
+};
+
+// The graph's output of this name, else the value.
+const Value* output_value(const Graph& graph, const std::string& name) {
+  for (const GraphOutput& output : graph.outputs()) {
+    if (output.name == name) return output.value;
+  }
+  return graph.find_value(name);
+}
+
+// Whether only rows whose logits are wanted have it.
+bool is_selected(const Value& value) {
+  std::vector<const Value*> pending = {&value};
+  std::set<const Value*> seen;
+  while (!pending.empty()) {
+    const Node* node = pending.back()->producer();
+    pending.pop_back();
+    if (node == nullptr) continue;
+    if (node->is("SelectRows", kQuernDomain)) return true;
+    for (const Value* input : node->inputs()) {
+      if (input != nullptr && seen.insert(input).second) pending.push_back(input);
+    }
+  }
+  return false;
+}
+
 int64_t width_of(const Shape& features) {
   int64_t width = 1;
   for (const int64_t dim : features) width *= dim;
@@ -72,8 +112,8 @@ const std::vector<float>& CompileContext::constant(const Node& node, const Value
   return plan.constants.back();
 }
 
-EntryCompiler::EntryCompiler(CompileContext& context, Entry& entry)
-    : context_(context), plan_(context.plan), entry_(entry) {}
+EntryCompiler::EntryCompiler(CompileContext& context, Entry& entry, const Value* start)
+    : context_(context), plan_(context.plan), entry_(entry), start_(start) {}
 
 void EntryCompiler::unsupported(const Node& node, const std::string& why) {
   throw_error(ErrorCode::Unsupported, describe(node), " can't be computed row by row in a decoder: ", why);
@@ -86,18 +126,16 @@ void EntryCompiler::invalid(const Node& node, const std::string& why) {
 void EntryCompiler::find_needed() {
   std::vector<const Value*> pending;
   for (size_t i = 0; i < entry_.output_names.size(); ++i) {
-    for (const GraphOutput& output : context_.graph.outputs()) {
-      if (output.name != entry_.output_names[i]) continue;
-      output_of_.emplace(output.value, static_cast<int>(i));
-      pending.push_back(output.value);
-    }
+    const Value* value = output_value(context_.graph, entry_.output_names[i]);
+    output_of_.emplace(value, static_cast<int>(i));
+    pending.push_back(value);
   }
   for (const Value* tap : context_.taps) pending.push_back(tap);
   kept_.insert(pending.begin(), pending.end());
   while (!pending.empty()) {
     const Value* value = pending.back();
     pending.pop_back();
-    if (!needed_values_.insert(value).second || value->producer() == nullptr) continue;
+    if (!needed_values_.insert(value).second || value->producer() == nullptr || value == start_) continue;
     const Node* node = value->producer();
     if (!needed_nodes_.insert(node).second) continue;
     if (!node->subgraphs().empty()) unsupported(*node, "it has sub-graphs");
@@ -188,12 +226,11 @@ void EntryCompiler::emit_tap(size_t tap) {
 
 void EntryCompiler::finish_outputs() {
   for (size_t i = 0; i < entry_.output_names.size(); ++i) {
-    const auto& all = context_.graph.outputs();
-    const auto output = std::find_if(all.begin(), all.end(),
-                                     [&](const GraphOutput& o) { return o.name == entry_.output_names[i]; });
-    const RowValue* row = find_row(output->value);
+    const std::string& name = entry_.output_names[i];
+    const RowValue* row = find_row(output_value(context_.graph, name));
     if (row == nullptr) {
-      throw_error(ErrorCode::InvalidModel, "output '", output->name, "' does not depend on the tokens");
+      throw_error(ErrorCode::InvalidModel, "output '", name, "' does not depend on the tokens",
+                  start_ != nullptr ? concat(" by way of '", start_->name(), "'") : "");
     }
     RowValue result = *row;
     if (entry_.buffers[static_cast<size_t>(row->at.buffer)].output != static_cast<int>(i) ||
@@ -201,16 +238,36 @@ void EntryCompiler::finish_outputs() {
       result.at = new_buffer(row->at.width, row->space);
       entry_.buffers.back().output = static_cast<int>(i);
       auto step = std::make_unique<CopyStep>(row->at, result.at);
-      step->name = output->name;
+      step->name = name;
       step->space = row->space;
       entry_.steps.push_back(std::move(step));
     }
-    entry_.outputs.push_back({output->name, result.at, result.space});
+    entry_.outputs.push_back({name, result.at, result.space});
   }
+}
+
+void EntryCompiler::emit_start() {
+  Shape features;
+  if (start_->has_shape()) {
+    for (size_t i = 1; i < start_->shape().size(); ++i)
+      features.push_back(start_->shape()[i].as_constant().value_or(0));
+  }
+  if (start_->is_constant() || features.empty() || width_of(features) <= 0) {
+    throw_error(ErrorCode::InvalidArgument, "'", start_->name(),
+                "' is nothing to go on from: it has no rows whose features are known");
+  }
+  const Space space = is_selected(*start_) ? Space::Selected : Space::Tokens;
+  entry_.start = define(start_, space, features);
+  auto step = std::make_unique<GivenRowsStep>(entry_.start);
+  step->name = start_->name();
+  step->space = space;
+  entry_.steps.push_back(std::move(step));
 }
 
 void EntryCompiler::compile() {
   find_needed();
+  if (start_ != nullptr) emit_start();
+  for (const Node* node : order_) entry_.has_cache |= node->is("CachedAttention", kQuernDomain);
   std::set<size_t> shown;
   for (const Node* node : order_) {
     emit(*node);

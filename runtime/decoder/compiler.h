@@ -40,7 +40,8 @@ struct RowValue {
 // Compiles what one entry's outputs need.
 class EntryCompiler {
  public:
-  EntryCompiler(CompileContext& context, Entry& entry);
+  // `start`: the value whose rows are given; null: everything is computed from the tokens.
+  EntryCompiler(CompileContext& context, Entry& entry, const Value* start = nullptr);
   void compile();
 
  private:
@@ -49,6 +50,7 @@ class EntryCompiler {
 
   // compiler.cpp
   void find_needed();
+  void emit_start();
   void emit(const Node& node);
   void finish_outputs();
   void emit_tap(size_t tap);
@@ -114,6 +116,7 @@ class EntryCompiler {
   CompileContext& context_;
   DecoderPlan& plan_;
   Entry& entry_;
+  const Value* start_;
   std::set<const Value*> kept_;  // outputs and taps
   std::set<const Value*> needed_values_;
   std::set<const Node*> needed_nodes_;

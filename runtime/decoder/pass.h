@@ -55,6 +55,7 @@ struct Pass {
   const int64_t* ids = nullptr;            // [tokens]
   const int64_t* positions = nullptr;      // [tokens]
   const int32_t* selected_rows = nullptr;  // [selected], ascending
+  const float* given_rows = nullptr;       // of an entry that goes on from a value, [tokens, its width]
   std::span<const Piece> pieces;
   // Of trees: for each row the index within its piece of the row that it follows, or -1.
   const int32_t* parents = nullptr;  // [tokens]

@@ -52,7 +52,7 @@ std::vector<Interval> lifetimes(const Entry& entry) {
 void plan_memory(Entry& entry) {
   place_barriers(entry);
   for (const auto& step : entry.steps) {
-    if (step->space == Space::Tokens) entry.token_work += step->row_work();
+    if (step->space == Space::Tokens || entry.start.defined()) entry.token_work += step->row_work();
   }
   const std::vector<Interval> intervals = lifetimes(entry);
   std::vector<size_t> order;

@@ -57,10 +57,19 @@ std::vector<std::vector<std::string>> entries_of(const Graph& graph, const Progr
     if (outputs.empty() && options.taps.empty())
       throw_error(ErrorCode::InvalidArgument, "an entry without outputs computes nothing");
     for (const std::string& name : outputs) {
-      if (!has(name)) throw_error(ErrorCode::InvalidArgument, "the graph has no output '", name, "'");
+      if (!has(name) && graph.find_value(name) == nullptr)
+        throw_error(ErrorCode::InvalidArgument, "the graph has no output or value '", name, "'");
     }
   }
   return options.entries;
+}
+
+const Value* start_of(const Graph& graph, const std::string& name) {
+  if (name.empty()) return nullptr;
+  const Value* value = graph.find_value(name);
+  if (value == nullptr)
+    throw_error(ErrorCode::InvalidArgument, "the graph has no value '", name, "' to go on from");
+  return value;
 }
 
 int64_t stated_context(const Graph& graph) {
@@ -111,9 +120,11 @@ std::shared_ptr<const Program> Program::compile(const Graph& graph, const Progra
     context.taps.push_back(value);
   }
   for (const std::vector<std::string>& outputs : entries_of(graph, options)) {
+    const size_t index = plan->entries.size();
     Entry& entry = plan->entries.emplace_back();
     entry.output_names = outputs;
-    EntryCompiler(context, entry).compile();
+    const Value* start = index < options.starts.size() ? start_of(graph, options.starts[index]) : nullptr;
+    EntryCompiler(context, entry, start).compile();
   }
   fill_traits(graph, *plan);
   return std::shared_ptr<const Program>(new Program(std::move(plan)));
@@ -123,12 +134,20 @@ const DecoderTraits& Program::traits() const {
   return plan_->traits;
 }
 
+int Program::entries() const {
+  return static_cast<int>(plan_->entries.size());
+}
+
 const std::vector<std::string>& Program::outputs(int entry) const {
   return plan_->entries.at(static_cast<size_t>(entry)).output_names;
 }
 
 int64_t Program::output_width(int entry, int output) const {
   return plan_->entries.at(static_cast<size_t>(entry)).outputs.at(static_cast<size_t>(output)).at.width;
+}
+
+int64_t Program::start_width(int entry) const {
+  return plan_->entries.at(static_cast<size_t>(entry)).start.width;
 }
 
 const std::vector<std::string>& Program::taps() const {

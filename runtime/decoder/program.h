@@ -34,11 +34,15 @@ struct DecoderTraits {
 };
 
 struct ProgramOptions {
-  // Which graph outputs a run computes; one list per entry, and DecodeRunOptions::entry chooses among them.
-  // What the entry's outputs do not need is left out of it, so that an exit after a few layers costs just
-  // those layers. Empty: one entry with the output "logits", or with the graph's only output. An entry
-  // without outputs computes what the taps need.
+  // What a run computes; one list per entry, and DecodeRunOptions::entry chooses among them. Outputs of the
+  // graph, or any other values that have a row for each token, by name (runtime/decoder/hidden_states.h finds
+  // hidden states). What the entry's outputs do not need is left out of it, so that an exit after a few
+  // layers costs just those layers. Empty: one entry with the output "logits", or with the graph's only
+  // output. An entry without outputs computes what the taps need.
   std::vector<std::vector<std::string>> entries = {};
+  // For each entry, the value that it goes on from: its rows are given (DecodeRunOptions::rows, or
+  // Session::run_rows()) instead of computed. Empty, or fewer than the entries: it starts from the tokens.
+  std::vector<std::string> starts = {};
   // Values that a run can show to an observer (DecodeRunOptions::observer), by name. They are computed as the
   // graph has them; steps that would otherwise be fused across them are not.
   std::vector<std::string> taps = {};
@@ -55,9 +59,12 @@ class Program {
   ~Program();
 
   const DecoderTraits& traits() const;
+  int entries() const;
   // The outputs of an entry, by name, in the order of Session::logits(step, row, output).
   const std::vector<std::string>& outputs(int entry = 0) const;
   int64_t output_width(int entry, int output) const;
+  // Features of the rows that the entry goes on from; 0: it starts from the tokens.
+  int64_t start_width(int entry) const;
   // Tap names in the order of the indices that an observer sees.
   const std::vector<std::string>& taps() const;
   // The steps of an entry as text, one a line: what was fused, which kernel, where values lie.

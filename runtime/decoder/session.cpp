@@ -45,6 +45,10 @@ std::span<const float> Session::run(Sequence& sequence, std::span<const int64_t>
   return logits(0);
 }
 
+void Session::run_rows(int entry, std::span<const float> rows) {
+  impl_->run_rows(entry, rows);
+}
+
 int64_t Session::logit_rows(size_t step) const {
   return impl_->work.at(step).selected;
 }

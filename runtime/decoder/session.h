@@ -66,6 +66,9 @@ struct DecodeRunOptions {
   int entry = 0;  // which of ProgramOptions::entries
   // Called for every tap of the program as soon as its value is computed, on the calling thread.
   std::function<void(const TapView&)> observer = {};
+  // For an entry that goes on from a value (ProgramOptions::starts): its rows, one for each token of all
+  // steps, in their order.
+  std::span<const float> rows = {};
 };
 
 // Where the time went, summed over the runs since profiling was switched on; one entry per step of the plan.
@@ -106,6 +109,11 @@ class Session {
   void run(std::span<const SequenceStep> steps, const DecodeRunOptions& options = {});
   // The logits of one sequence's tokens, for the common case.
   std::span<const float> run(Sequence& sequence, std::span<const int64_t> tokens);
+
+  // Computes an entry that goes on from rows and keeps nothing of them, heads for one: no sequence is needed.
+  // Afterwards logits(0, i, output) has the outputs of row i. Throws Error{InvalidArgument} for rows that are
+  // no whole number of Program::start_width(entry), or an entry that appends to sequences.
+  void run_rows(int entry, std::span<const float> rows);
 
   // Of the last run: how many tokens of the step have logits, and those of the `i`-th of them, in the order
   // of the tokens. `output` is an index into Program::outputs(entry). Valid until the next run.

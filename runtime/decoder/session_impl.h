@@ -45,6 +45,7 @@ struct Session::Impl {
   Impl(std::shared_ptr<const Program> program, const SessionOptions& options);
 
   void run(std::span<const SequenceStep> steps, const DecodeRunOptions& options);
+  void run_rows(int entry, std::span<const float> rows);
   std::span<const float> logits(size_t step, int64_t i, int output) const;
 
   // One step's share of a run.
@@ -61,6 +62,7 @@ struct Session::Impl {
 
   void check(std::span<const SequenceStep> steps, const DecodeRunOptions& options);
   void check_step(const SequenceStep& step) const;
+  void check_entry(int number) const;
   void plan_work(std::span<const SequenceStep> steps);
   void select(const SequenceStep& step, Work& w);
   void renew_rotary(SequenceState& state, int64_t more);

@@ -46,10 +46,20 @@ void Session::Impl::check_step(const SequenceStep& step) const {
   }
 }
 
+void Session::Impl::check_entry(int number) const {
+  if (number >= 0 && static_cast<size_t>(number) < plan.entries.size()) return;
+  throw_error(ErrorCode::InvalidArgument, "entry ", number, "; the program has ", plan.entries.size());
+}
+
 void Session::Impl::check(std::span<const SequenceStep> steps, const DecodeRunOptions& run_options) {
-  if (run_options.entry < 0 || static_cast<size_t>(run_options.entry) >= plan.entries.size()) {
-    throw_error(ErrorCode::InvalidArgument, "entry ", run_options.entry, "; the program has ",
-                plan.entries.size());
+  check_entry(run_options.entry);
+  const Entry& e = plan.entries[static_cast<size_t>(run_options.entry)];
+  size_t given = 0;
+  for (const SequenceStep& step : steps) given += step.tokens.size();
+  given *= static_cast<size_t>(e.start.width);
+  if (run_options.rows.size() != given) {
+    throw_error(ErrorCode::InvalidArgument, "entry ", run_options.entry, " takes ", given,
+                " features of given rows, not ", run_options.rows.size());
   }
   ++run_number;
   for (const SequenceStep& step : steps) {
@@ -170,6 +180,37 @@ void Session::Impl::compute_all(const DecodeRunOptions& run_options) {
   }
 }
 
+void Session::Impl::run_rows(int number, std::span<const float> rows) {
+  check_entry(number);
+  const Entry& e = plan.entries[static_cast<size_t>(number)];
+  if (!e.start.defined() || e.has_cache || rows.size() % static_cast<size_t>(e.start.width) != 0) {
+    throw_error(ErrorCode::InvalidArgument, "entry ", number, " can't be computed from ", rows.size(),
+                " features: it ",
+                e.has_cache ? "appends to sequences" : concat("goes on from rows of ", e.start.width));
+  }
+  entry = number;
+  total_tokens = static_cast<int64_t>(rows.size()) / e.start.width;
+  selected_tokens.resize(static_cast<size_t>(total_tokens));
+  std::iota(selected_tokens.begin(), selected_tokens.end(), 0);
+  work.assign(1, {.selected = total_tokens});
+  prepare_outputs(e);
+  pieces.clear();
+  const cpu::ThreadTeam::Hot hot(*team);
+  for (int64_t first = 0; first < total_tokens; first += options.max_rows) {
+    const auto count = static_cast<size_t>(std::min(options.max_rows, total_tokens - first));
+    pass_first_token = pass_first_selected = first;
+    ids.assign(count, 0);
+    positions.assign(count, 0);
+    parents.assign(count, -1);
+    row_step.assign(count, 0);
+    row_token.resize(count);
+    std::iota(row_token.begin(), row_token.end(), static_cast<int32_t>(first));
+    selected_rows.resize(count);
+    std::iota(selected_rows.begin(), selected_rows.end(), 0);
+    compute_pass({.entry = number, .rows = rows});
+  }
+}
+
 // The next rows of the run, as many as a pass takes; a tree is not cut.
 bool Session::Impl::fill_pass() {
   pieces.clear();
@@ -283,6 +324,7 @@ void Session::Impl::compute_pass(const DecodeRunOptions& run_options) {
   pass.ids = ids.data();
   pass.positions = positions.data();
   pass.selected_rows = selected_rows.data();
+  if (e.start.defined()) pass.given_rows = run_options.rows.data() + pass_first_token * e.start.width;
   pass.pieces = pieces;
   pass.parents = parents.data();
   pass.buffers = buffers;
