@@ -75,6 +75,10 @@ void infer_conv_as(InferContext& context, size_t weight, DType dtype) {
   if (x->size() < 2 || kernel->size() != x->size() - 2) {
     context.fail(concat("a kernel of ", kernel->size(), " dimensions for an input of shape ", to_string(*x)));
   }
+  if (context.shape(weight) && context.shape(weight)->size() != x->size()) {
+    context.fail(concat("a weight of shape ", to_string(*context.shape(weight)), " for an input of shape ",
+                        to_string(*x)));
+  }
   const Dim channels = context.shape(weight) ? context.shape(weight)->front() : Dim::fresh();
   SymShape out{x->front(), channels};
   const SymShape spatial = slide(context, SymShape(x->begin() + 2, x->end()), *kernel, false);

@@ -56,6 +56,7 @@ void infer_resize(InferContext& context) {
   const bool has_sizes = context.has_input(3);
   const auto sizes = has_sizes ? context.elements(3) : std::nullopt;
   const Tensor* scales = context.tensor(scale_input);
+  if (scales != nullptr && !is_floating(scales->dtype())) context.fail("its scales are no floats");
   if (has_sizes && sizes) {
     if (sizes->size() != axes.size())
       context.fail(concat(sizes->size(), " sizes for ", axes.size(), " axes"));
@@ -80,6 +81,7 @@ void infer_upsample(InferContext& context) {
   if (!context.shape(0)) return infer_rank(context, std::nullopt);
   SymShape shape = *context.shape(0);
   const Tensor* scales = context.tensor(1);
+  if (scales != nullptr && !is_floating(scales->dtype())) context.fail("its scales are no floats");
   const std::vector<float> attribute = context.node().floats_attribute("scales", {});
   for (size_t i = 0; i < shape.size(); ++i) {
     const auto at = static_cast<int64_t>(i);

@@ -128,8 +128,18 @@ std::vector<RuntimeValue> scan(KernelContext& context, const Graph& body, const 
 void run_batched_scan(KernelContext& context, const Graph& body, ScanPlan plan, size_t scanned) {
   plan.in_backward = context.node().ints_attribute("directions", {});
   plan.states = context.input_count() - 1 - scanned;
+  if (body.outputs().size() != context.output_count() || context.output_count() < plan.states) {
+    context.fail("the body has ", body.outputs().size(), " outputs");
+  }
+  for (size_t i = 1; i < context.input_count(); ++i) {
+    const int rank = i <= plan.states ? 1 : 2;  // batch, and of what is scanned the steps
+    if (!context.has_input(i) || context.input(i).rank() < rank)
+      context.fail("input ", i, " has no batch of steps");
+  }
   const int64_t batch = context.input(1).dim(0);
   const int64_t length = context.input(1 + plan.states).dim(1);
+  if (context.has_input(0) && context.input(0).size() != batch)
+    context.fail(context.input(0).size(), " sequence lengths for a batch of ", batch);
   const auto row = [&](const Tensor& x, int64_t b) {
     if (x.rank() < 1 || x.dim(0) != batch) context.fail("the batch dimensions differ");
     return slice_axis(context, x, 0, b, 1).reshaped(Shape(x.shape().begin() + 1, x.shape().end()));

@@ -79,7 +79,9 @@ void run_eye_like(KernelContext& context) {
   if (x.rank() != 2) context.fail("the input has rank ", x.rank(), ", expected 2");
   const int64_t number = context.node().int_attribute("dtype", 0);
   const int64_t k = std::clamp(context.node().int_attribute("k", 0), -x.dim(0), x.dim(1));
-  Tensor out = context.make(number != 0 ? dtype_from_onnx_number(number) : x.dtype(), x.shape());
+  const DType dtype = number != 0 ? dtype_from_onnx_number(number) : x.dtype();
+  if (dtype == DType::String) context.fail("text has no ones");
+  Tensor out = context.make(dtype, x.shape());
   for (int64_t row = std::max<int64_t>(0, -k); row < x.dim(0) && row + k < x.dim(1); ++row) {
     out.set(row * x.dim(1) + row + k, 1);
   }

@@ -43,9 +43,12 @@ Routing route(const double* logits, int64_t count, int64_t k, bool over_all, boo
   return routing;
 }
 
-std::vector<double> apply(const Matrix& w, const std::vector<double>& bias, const std::vector<double>& x) {
+std::vector<double> apply(const KernelContext& context, const Matrix& w, const std::vector<double>& bias,
+                          const std::vector<double>& x) {
   const size_t columns = x.size();
   std::vector<double> y(columns == 0 ? 0 : w.size() / columns);
+  if (!bias.empty() && bias.size() != y.size())
+    context.fail("a bias of ", bias.size(), " for ", y.size(), " features of an expert");
   for (size_t row = 0; row < y.size(); ++row) {
     double sum = bias.empty() ? 0 : bias[row];
     for (size_t i = 0; i < columns; ++i) sum += w[row * columns + i] * x[i];
@@ -90,14 +93,16 @@ struct MoeSpec {
 
 std::vector<double> run_expert(const KernelContext& context, const MoeSpec& spec, const Expert& expert,
                                const std::vector<double>& x) {
-  std::vector<double> hidden = apply(expert.w1, expert.b1, x);
+  std::vector<double> hidden = apply(context, expert.w1, expert.b1, x);
   std::vector<double> linear;
-  if (!expert.w3.empty()) linear = apply(expert.w3, expert.b3, x);
+  if (!expert.w3.empty()) linear = apply(context, expert.w3, expert.b3, x);
+  if (!linear.empty() && linear.size() != hidden.size())
+    context.fail("its first and third layers give ", hidden.size(), " and ", linear.size(), " features");
   if (spec.activation != "swiglu") {
     for (size_t i = 0; i < hidden.size(); ++i) {
       hidden[i] = spec.activate(context, hidden[i]) * (linear.empty() ? 1.0 : linear[i]);
     }
-    return apply(expert.w2, expert.b2, hidden);
+    return apply(context, expert.w2, expert.b2, hidden);
   }
   const size_t size = spec.fusion == 0 ? hidden.size() : hidden.size() / 2;
   std::vector<double> gated(size);
@@ -108,7 +113,7 @@ std::vector<double> run_expert(const KernelContext& context, const MoeSpec& spec
                                            : hidden[size + i];
     gated[i] = spec.swiglu(gate, rest);
   }
-  return apply(expert.w2, expert.b2, gated);
+  return apply(context, expert.w2, expert.b2, gated);
 }
 
 // x [..., hidden] by `expert_of`, which is asked once for each expert that is needed.
@@ -185,7 +190,7 @@ Matrix quantized_slice(KernelContext& context, size_t input, size_t zero_input, 
   const Tensor& scales = context.input(input + 1);
   const int64_t bits = context.node().int_attribute("expert_weight_bits", 4);
   if (bits != 2 && bits != 4 && bits != 8) context.unsupported("expert_weight_bits ", bits);
-  if (w.rank() != 3 || w.dim(0) != experts || w.dtype() != DType::U8 || scales.rank() < 2 ||
+  if (w.rank() != 3 || w.dim(0) != experts || w.size() == 0 || w.dtype() != DType::U8 || scales.rank() < 2 ||
       scales.dim(0) != experts) {
     context.fail("weights of shape ", to_string(w.shape()), " and scales of shape ",
                  to_string(scales.shape()));
@@ -196,6 +201,8 @@ Matrix quantized_slice(KernelContext& context, size_t input, size_t zero_input, 
   codes.code_stride = w.dim(2);
   codes.codes = w.data<uint8_t>().data() + e * codes.rows * codes.code_stride;
   const auto part = [&](const Tensor& x) {
+    if (x.rank() < 1 || x.dim(0) != experts)
+      context.fail("zero points of shape ", to_string(x.shape()), " for ", experts, " experts");
     Shape shape(x.shape().begin() + 1, x.shape().end());
     const int64_t size = element_count(shape);
     Tensor out = context.make(x.dtype(), shape);

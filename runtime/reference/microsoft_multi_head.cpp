@@ -93,6 +93,8 @@ std::vector<double> masked_attention(KernelContext& context, const Heads& h, con
 
 // x + bias[begin : begin + width] along the last axis.
 Tensor with_bias(const KernelContext& context, const Tensor& x, const Tensor* bias, int64_t begin) {
+  if (x.rank() != 3)
+    context.fail("an operand has the shape ", to_string(x.shape()), ", expected 3 dimensions");
   if (bias == nullptr) return x;
   const int64_t width = x.dim(-1);
   if (bias->rank() != 1 || begin + width > bias->size())
@@ -105,6 +107,7 @@ Tensor with_bias(const KernelContext& context, const Tensor& x, const Tensor* bi
 
 // Part `part` of x [B, S, H, parts, D] as [B, S, H*D].
 Tensor unpacked(const KernelContext& context, const Tensor& x, int64_t part) {
+  if (x.rank() != 5 || x.dim(3) <= part) context.fail("packed operands of shape ", to_string(x.shape()));
   const Shape own = strides_of(x.shape());
   const int64_t b = x.dim(0), s = x.dim(1), h = x.dim(2), d = x.dim(4);
   return strided_copy(context, x, {b, s, h, d}, {own[0], own[1], own[2], 1}, part * d)
