@@ -1,5 +1,7 @@
 #include "passes/canonicalize/adopt_quantized.h"
 
+#include <optional>
+
 #include "ir/schema.h"
 #include "passes/canonicalize/match.h"
 #include "passes/canonicalize/quantized_layout.h"
@@ -49,15 +51,17 @@ class Adoption {
   bool standard(const Node& node) {
     if (node.op() == "MatMulInteger") return integer_product(node);
     if (node.op() == "DequantizeLinear") return dequantize(node);
+    if (node.op() == "Mul") return scaled_rows(node);
     return false;
   }
 
   // Linear(x, weight, bias) instead of `old`.
-  bool linear(Value* old, const Node& origin, Value* x, Constant weight, const Value* named, Value* bias) {
+  bool linear(Value* old, const Node& origin, Value* x, Constant weight, const Value* named, Value* bias,
+              Attributes attributes = {}) {
     Value* constant = batch_.add_constant(std::move(weight), name_of(named));
     std::vector<Value*> inputs = {x, constant};
     if (bias) inputs.push_back(bias);
-    batch_.substitute(old, "Linear", inputs, {}, std::string(kQuernDomain), origin.name());
+    batch_.substitute(old, "Linear", inputs, std::move(attributes), std::string(kQuernDomain), origin.name());
     return true;
   }
 
@@ -132,24 +136,95 @@ class Adoption {
     return linear(node.output(), node, node.input(0), transposed(*weight), node.input(1), node.input(4));
   }
 
+  // What a MatMulInteger multiplies, before it became codes.
+  struct CodedInput {
+    Value* values = nullptr;
+    const Value* scale = nullptr;
+    bool by_token = false;
+  };
+
+  // DynamicQuantizeLinear(x), or codes round(x / s) + 128 with s = max |x| / 127 for each token.
+  static std::optional<CodedInput> coded_input(const Node& node) {
+    if (const Node* quantize = produced_by(node.input(0), "DynamicQuantizeLinear")) {
+      if (node.input(2) != quantize->output(2)) return std::nullopt;
+      return CodedInput{quantize->input(0), quantize->output(1), false};
+    }
+    const auto scalar_of = [](const Node* of, size_t input) {
+      return of ? constant_scalar(of->input(input)) : std::nullopt;
+    };
+    const auto above = [](const Node* of, const char* op) {
+      return of ? produced_by(of->input(0), op) : nullptr;
+    };
+    const Node* shift = above(produced_by(node.input(0), "Cast"), "Add");
+    const Node* division = above(above(shift, "Round"), "Div");
+    const Node* scale = division ? produced_by(division->input(1), "Div") : nullptr;
+    const Node* largest = above(scale, "Max");
+    if (largest == nullptr) largest = scale;
+    const Node* reduction = above(largest, "ReduceMax");
+    const Node* magnitude = above(reduction, "Abs");
+    const bool fits = magnitude && magnitude->input(0) == division->input(0) &&
+                      scalar_of(shift, 1) == 128.0 && constant_scalar(node.input(2)) == 128.0 &&
+                      scalar_of(scale, 1) == 127.0 &&
+                      (largest == scale || scalar_of(largest, 1).value_or(1) < 1e-20);
+    if (!fits || !is_over_last_axis(*reduction)) return std::nullopt;
+    return CodedInput{division->input(0), division->input(1), true};
+  }
+
+  static bool is_over_last_axis(const Node& reduction) {
+    const std::vector<int64_t> last = {-1};
+    const Tensor* axes = reduction.input(1) ? reduction.input(1)->tensor() : nullptr;
+    return reduction.int_attribute("keepdims", 1) == 1 &&
+           (axes ? axes->to_ints() : reduction.ints_attribute("axes", {})) == last;
+  }
+
   // MatMulInteger(DynamicQuantizeLinear(x), W) -> Cast -> Mul(x's scale * w's scale)
   bool integer_product(const Node& node) {
-    const Node* quantize = produced_by(node.input(0), "DynamicQuantizeLinear");
+    const std::optional<CodedInput> x = coded_input(node);
     const Tensor codes = constant_of(node.input(1));
     const Tensor points = constant_of(node.input(3));
-    if (quantize == nullptr || !codes.defined())
+    if (!x || !codes.defined())
       return give_up(node, "it does not multiply values quantized here with a constant");
-    if (node.input(2) != quantize->output(2)) return give_up(node, "the zero point is not that of its input");
     const Node* cast = sole_user(node.output());
     const Node* scaling = cast && cast->is("Cast") ? sole_user(cast->output()) : nullptr;
     const Value* both = scaling && scaling->is("Mul") ? other_input(*scaling, cast->output()) : nullptr;
     const Node* product = produced_by(both, "Mul");
-    const Value* weight_scale = product ? other_input(*product, quantize->output(1)) : nullptr;
+    const Value* weight_scale = product ? other_input(*product, x->scale) : nullptr;
     const Tensor scales = constant_of(weight_scale);
     if (!scales.defined()) return give_up(node, "the scales that it is multiplied with are not recognised");
     auto weight = from_qdq(codes, scales, points.defined() ? &points : nullptr, 1, 0);
     if (!weight) return give_up(node, "its weight is no matrix with one scale, or one per column");
-    return linear(scaling->output(), node, quantize->input(0), transposed(*weight), node.input(1), nullptr);
+    return linear(scaling->output(), node, x->values, transposed(*weight), node.input(1), nullptr,
+                  x->by_token ? Attributes{{"activations", std::string("int8")}} : Attributes{});
+  }
+
+  // Cast(Gather(codes, ids)) [- Cast(Gather(zero points, ids))] times Gather(scales, ids), one scale a row
+  bool scaled_rows(const Node& node) {
+    const Node* scaling = produced_by(node.input(1), "Gather");
+    const Value* rows = node.input(0);
+    const Tensor scales = scaling ? constant_of(scaling->input(0)) : Tensor();
+    if (!scales.defined() || scales.rank() != 2 || scales.dim(1) != 1) return false;
+    Tensor points;
+    if (const Node* shift = produced_by(rows, "Sub")) {
+      const Node* gather = gathered(shift->input(1), scaling->input(1));
+      points = gather ? constant_of(gather->input(0)) : Tensor();
+      if (!points.defined()) return false;
+      rows = shift->input(0);
+    }
+    const Node* gather = gathered(rows, scaling->input(1));
+    const Tensor codes = gather ? constant_of(gather->input(0)) : Tensor();
+    if (!codes.defined() || codes.rank() != 2 || codes.dim(0) != scales.size()) return false;
+    const Shape vector = {scales.size()};
+    if (points.defined() && points.size() != scales.size()) return false;
+    if (points.defined()) points = points.reshaped(vector);
+    auto table = from_qdq(codes, scales.reshaped(vector), points.defined() ? &points : nullptr, 0, 0);
+    return table && embedding(node.output(), *gather, std::move(*table), gather->input(0), gather->input(1));
+  }
+
+  // The Gather by `ids` along the first axis under a Cast.
+  static const Node* gathered(const Value* value, const Value* ids) {
+    const Node* cast = produced_by(value, "Cast");
+    const Node* gather = cast ? produced_by(cast->input(0), "Gather") : nullptr;
+    return gather && gather->input(1) == ids && gather->int_attribute("axis", 0) == 0 ? gather : nullptr;
   }
 
   bool dequantize(const Node& node) {

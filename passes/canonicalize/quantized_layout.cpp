@@ -53,12 +53,12 @@ bool all_equal(const Tensor& tensor, double value) {
 
 bool is_code(DType dtype) {
   return dtype == DType::I8 || dtype == DType::U8 || dtype == DType::I4 || dtype == DType::U4 ||
-         dtype == DType::I2 || dtype == DType::U2;
+         dtype == DType::I2 || dtype == DType::U2 || dtype == DType::F8E4M3 || dtype == DType::F8E5M2;
 }
 
 // What a symmetric scheme of that code means by zero.
 double symmetric_zero(DType code) {
-  return is_signed_integer(code) ? 0 : std::ldexp(1.0, bit_width(code) - 1);
+  return is_signed_integer(code) || !is_integer(code) ? 0 : std::ldexp(1.0, bit_width(code) - 1);
 }
 
 // Zero points that say what a symmetric scheme says anyway are dropped; missing ones that mean 0 of an
@@ -67,8 +67,14 @@ void settle_zero_points(QuantizedTensor& tensor, const Tensor* given) {
   const double usual = symmetric_zero(tensor.scheme.code);
   if (given ? all_equal(*given, usual) : usual == 0) return;
   tensor.scheme.symmetric = false;
-  tensor.zero_points = given ? given->reshaped(tensor.scales.shape())
-                             : Tensor::zeros(tensor.scheme.code, tensor.scales.shape());
+  tensor.zero_points = Tensor::zeros(tensor.scheme.code, tensor.scales.shape());
+  if (given == nullptr) return;
+  if (given->size() != 1) {
+    tensor.zero_points = given->reshaped(tensor.scales.shape());
+    return;
+  }
+  // One for all scales.
+  for (int64_t i = 0; i < tensor.zero_points.size(); ++i) tensor.zero_points.set_int(i, given->int_at(0));
 }
 
 constexpr std::array<float, 16> kNf4 = {

@@ -22,7 +22,8 @@ Tensor from_bnb4(const Tensor& codes, const Tensor& largest, int64_t n, int64_t 
                  int64_t quant_type);
 
 // ai.onnx DequantizeLinear of a matrix: scales of one element, of one per index of `axis`, or of one per
-// block of `block_size` (> 0) along `axis`. Nothing for other ranks of scales. Floating codes are not taken.
+// block of `block_size` (> 0) along `axis`. Nothing for other ranks of scales. Codes are integers or 8-bit
+// floats.
 std::optional<QuantizedTensor> from_qdq(const Tensor& codes, const Tensor& scales, const Tensor* zero_points,
                                         int64_t axis, int64_t block_size);
 

@@ -65,7 +65,7 @@ Value* RowBuilder::take_features(Value* rows, const std::vector<int64_t>& order)
   if (producer == nullptr) return taken = cut(rows, 1);
   std::vector<Value*> inputs = {producer->input(0), cut(producer->input(1), 0)};
   if (producer->input(2)) inputs.push_back(cut(producer->input(2), 0));
-  return taken = emit("Linear", inputs, {}, std::string(kQuernDomain), producer);
+  return taken = emit("Linear", inputs, producer->attributes(), std::string(kQuernDomain), producer);
 }
 
 Rows RowBuilder::natural(const Rows& rows) {

@@ -36,7 +36,7 @@ void RowBuilder::linear(const Node& node) {
   std::vector<Value*> inputs = {x.rows, node.input(1)};
   if (node.input(2)) inputs.push_back(as_f32(node.input(2)));
   Rows result = x;
-  result.rows = emit("Linear", inputs, {}, std::string(kQuernDomain), &node);
+  result.rows = emit("Linear", inputs, node.attributes(), std::string(kQuernDomain), &node);
   std::vector<ViewAxis> axes = x.view.axes();
   axes.back() = {{Rows::kFeatures, 1, node.input(1)->shape()[0]}};
   result.view = View::of_axes(std::move(axes), x.view.offsets());
@@ -206,8 +206,11 @@ void RowBuilder::norm(const Node& node) {
 
 void RowBuilder::skip_norm(const Node& node) {
   const bool simple = node.op() == "SkipSimplifiedLayerNormalization";
-  const Rows x = joined_last(rows_of(node.input(0)), "the inputs of a norm");
-  const Rows y = joined_last(rows_of(node.input(1)), "the inputs of a norm");
+  const auto operand = [&](const Value* value) {
+    return joined_last(is_data(value) ? rows_of(value) : position_embedding(value), "the inputs of a norm");
+  };
+  const Rows x = operand(node.input(0));
+  const Rows y = operand(node.input(1));
   if (x.view != y.view) throw NotRowWise{describe(node) + " adds values that are laid out differently"};
   Value* bias = node.input(simple ? 3 : 4);
   Value* skip = y.rows;
