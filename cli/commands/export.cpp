@@ -6,6 +6,8 @@
 #include "cli/model_file.h"
 #include "formats/onnx/export.h"
 #include "formats/onnx/import.h"
+#include "passes/compile.h"
+#include "passes/interchange/interchange.h"
 
 namespace quern::cli {
 namespace {
@@ -13,17 +15,48 @@ namespace {
 void declare(OptionSet& options) {
   options.positional({.name = "MODEL", .help = "a model or artifact"})
       .text("output,o", "FILE.onnx", "where to write the ONNX model (required)")
+      .choice("style", {"plain", "nbits", "qdq", "qoperator"},
+              "for other runtimes, without operators of quern: weights as floats, as MatMulNBits, behind "
+              "DequantizeLinear, or as MatMulInteger on 8-bit activations; default: the graph as it is")
+      .choice("operators", {"fused", "onnx"},
+              "with --style: attention and norms as com.microsoft's fused operators, or as ai.onnx alone",
+              "fused")
+      .choice("accuracy-level", {"0", "1", "4"},
+              "of MatMulNBits: 0 leaves it to the runtime, 1 computes in fp32, 4 on 8-bit activations", "0")
       .number("external-over", "MB", {0, 2000},
               "put weights into FILE.onnx.data where they take more than this", "1000")
       .example("quern export model.quern -o model.onnx", "writes an artifact's graph and weights as ONNX")
+      .example("quern export model.quern -o model.onnx --style nbits",
+               "writes it for ONNX Runtime, with its 4-bit weights")
       .example("quern export model.onnx -o copy.onnx --external-over 100",
                "rewrites a model, with weights of more than 100 MB beside it");
+}
+
+// The graph in operators of other runtimes.
+std::unique_ptr<Graph> for_others(const ModelFile& model, const std::string& style,
+                                  const Arguments& arguments) {
+  using passes::WeightStyle;
+  passes::InterchangeOptions options;
+  options.style = style == "nbits"       ? WeightStyle::NBits
+                  : style == "qdq"       ? WeightStyle::Qdq
+                  : style == "qoperator" ? WeightStyle::QOperator
+                                         : WeightStyle::Plain;
+  options.fused = arguments.text_of("operators") == "fused";
+  options.accuracy_level = std::stoi(arguments.text_of("accuracy-level"));
+  return with_context("exporting '" + model.path.string() + "'", [&] {
+    if (!model.is_artifact()) {
+      check_supported(model);
+      passes::prepare_for_execution(*model.graph);
+    }
+    return passes::to_interchange(*model.graph, options);
+  });
 }
 
 ExitStatus run(const Arguments& arguments, Console& console) {
   const std::optional<std::string> output = arguments.text("output");
   if (!output) throw UsageError("missing --output FILE.onnx");
-  const ModelFile model = open_model_file(arguments.text_of("MODEL"), console, true);
+  ModelFile model = open_model_file(arguments.text_of("MODEL"), console, true);
+  if (const auto style = arguments.text("style")) model.graph = for_others(model, *style, arguments);
   onnx_format::ExportOptions options;
   options.external_over = static_cast<int64_t>(arguments.number_of("external-over") * 1e6);
   onnx_format::export_model(*model.graph, *output, options);

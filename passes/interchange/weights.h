@@ -1,0 +1,72 @@
+// Products and lookups of quantized weights, in the operators of other runtimes.
+#pragma once
+
+#include <map>
+
+#include "passes/interchange/emitter.h"
+#include "passes/interchange/interchange.h"
+#include "passes/interchange/weight_codes.h"
+
+namespace quern::passes {
+
+// The version of ai.onnx that a weight needs in this style, 0 for any.
+int needed_opset(const Value& weight, const InterchangeOptions& options);
+
+class WeightLowering {
+ public:
+  WeightLowering(Emitter& emit, const InterchangeOptions& options) : emit_(emit), options_(options) {}
+
+  // What computes ai.quern Linear and Embedding. Throw Error{Unsupported} naming the weight.
+  Value* linear(const Node& node);
+  Value* embedding(const Node& node);
+
+ private:
+  struct Weight {
+    std::string name;
+    Tensor dense;  // [N, K] of floats; undefined if quantized
+    QuantizedTensor codes;
+    bool is_quantized = false;
+    bool shared = false;  // a table as well as a product's weight
+  };
+  struct Blocks {  // MatMulNBits' form of a weight
+    int bits = 0;
+    int64_t size = 0;
+    Value* codes = nullptr;   // U8 [N, blocks, bytes]
+    Value* scales = nullptr;  // [N, blocks]
+    Value* points = nullptr;  // U8 [N, bytes], or null
+  };
+  struct Codes {  // those of a QuantizedTensor as constants
+    Value* codes = nullptr;
+    Value* scales = nullptr;
+    Value* points = nullptr;  // null where they are DequantizeLinear's default of 0
+  };
+  const Weight& weight_of(const Value* value);
+  [[noreturn]] void refuse(const Weight& weight, const std::string& why) const;
+  Value* with_bias(Value* product, Value* bias);
+  Value* dense_matrix(const Weight& weight);  // f32 [K, N]
+  Value* dequantized(const Weight& weight);   // f32 [K, N]
+  Blocks blocks_of(const Weight& weight, bool table);
+  Codes codes_of(const Weight& weight);
+  Value* block_product(const Node& node, const Weight& weight);
+  Value* integer_product(const Node& node, const Weight& weight);
+  Value* block_lookup(const Weight& weight, Value* ids);
+  Value* code_lookup(const Weight& weight, Value* ids);
+
+  struct Dynamic {           // an activation in 8 bits
+    Value* codes = nullptr;  // U8
+    Value* scale = nullptr;  // of all, or [..., 1]
+    Value* point = nullptr;  // U8 []
+  };
+  Dynamic dynamic(Value* x, bool per_token);
+
+  Emitter& emit_;
+  InterchangeOptions options_;
+  std::map<const Value*, Weight> weights_;
+  std::map<const Weight*, Blocks> blocks_;
+  std::map<const Weight*, Codes> codes_;          // as they are
+  std::map<const Weight*, Codes> integer_codes_;  // of MatMulInteger
+  std::map<const Weight*, Value*> matrices_;
+  std::map<std::pair<Value*, bool>, Dynamic> dynamics_;
+};
+
+}  // namespace quern::passes
