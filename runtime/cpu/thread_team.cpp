@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <fstream>
 #include <string>
 #include <system_error>
@@ -11,49 +12,9 @@
 #if defined(__linux__)
 #include <sched.h>
 #endif
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 namespace quern::cpu {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-inline void pause_briefly() {
-#if defined(__x86_64__)
-  _mm_pause();
-#elif defined(__aarch64__)
-  __asm__ volatile("yield");
-#endif
-}
-
-// Spins until ready() or the deadline passes; the clock is read, and the processor offered to others, only
-// now and then. Returns ready().
-template <class Ready>
-bool spin(const Ready& ready, std::chrono::microseconds limit) {
-  constexpr int kPausesPerLook = 64;
-  if (ready()) return true;
-  const Clock::time_point deadline = Clock::now() + limit;
-  // A waiter that has spun this long yields at each look: on a machine with more runnable threads than
-  // processors the one waited for may need this very processor.
-  const Clock::time_point polite = Clock::now() + std::chrono::microseconds(20);
-  while (true) {
-    for (int i = 0; i < kPausesPerLook; ++i) {
-      if (ready()) return true;
-      pause_briefly();
-    }
-    const Clock::time_point now = Clock::now();
-    if (now >= deadline) return ready();
-    if (now >= polite) std::this_thread::yield();
-  }
-}
-
-template <class Ready>
-void spin_until(const Ready& ready) {
-  while (!spin(ready, std::chrono::seconds(1))) {
-  }
-}
 
 #if defined(__linux__)
 // "0-3,8" style lists hold the first processor of the core in front.
@@ -74,6 +35,16 @@ int quota_processors() {
   return processors > 0 ? static_cast<int>(processors + 0.999) : 0;
 }
 #endif
+
+// Hardware threads that this process may use.
+int processor_count() {
+#if defined(__linux__)
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  if (sched_getaffinity(0, sizeof(mask), &mask) == 0) return std::max(1, CPU_COUNT(&mask));
+#endif
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
 
 }  // namespace
 
@@ -105,6 +76,8 @@ ThreadTeam::ThreadTeam(const ThreadTeamOptions& options) : options_(options) {
     throw_error(ErrorCode::InvalidArgument, "a team of ", options.threads, " threads; it may have 1 to 1024");
   }
   size_ = options.threads == 0 ? default_thread_count() : options.threads;
+  // With more threads than processors the one waited for may need this very processor.
+  barrier_spin_ = std::chrono::microseconds(size_ <= processor_count() ? options.barrier_spin_us : 0);
   failures_.resize(static_cast<size_t>(size_));
   workers_.reserve(static_cast<size_t>(size_ - 1));
   try {
@@ -121,26 +94,37 @@ ThreadTeam::~ThreadTeam() {
 
 void ThreadTeam::stop() {
   stopping_.store(true);
-  epoch_.fetch_add(1);
-  epoch_.notify_all();
+  begin_epoch(size_);
   for (std::thread& worker : workers_) worker.join();
   workers_.clear();
 }
 
-void ThreadTeam::run_erased(Function function, void* context) {
+void ThreadTeam::begin_epoch(int threads) {
+  const uint64_t count = (epoch_.load(std::memory_order_relaxed) >> kThreadBits) + 1;
+  epoch_.store(count << kThreadBits | static_cast<uint64_t>(threads), std::memory_order_release);
+  work_point_.notify();
+}
+
+void ThreadTeam::run_erased(int threads, Function function, void* context) {
+  if (threads < 1 || threads > size_) {
+    throw_error(ErrorCode::Internal, "a parallel region of ", threads, " threads in a team of ", size_);
+  }
   if (busy_.exchange(true, std::memory_order_acquire)) {
     throw_error(ErrorCode::Internal, "a parallel region inside, or beside, another of the same thread team");
   }
   function_ = function;
   context_ = context;
-  if (size_ > 1) {
-    running_.store(size_ - 1, std::memory_order_relaxed);
-    // Sequentially consistent with wait_for_work(): either this sees the sleeper, or the sleeper this epoch.
-    epoch_.fetch_add(1, std::memory_order_seq_cst);
-    if (sleepers_.load(std::memory_order_seq_cst) != 0) epoch_.notify_all();
+  active_ = threads;
+  if (threads > 1) {
+    running_.store(threads - 1, std::memory_order_relaxed);
+    begin_epoch(threads);
   }
   call(0);
-  if (size_ > 1) spin_until([&] { return running_.load(std::memory_order_acquire) == 0; });
+  if (threads > 1) {
+    const int64_t stalled =
+        end_point_.wait([&] { return running_.load(std::memory_order_acquire) == 0; }, barrier_spin_);
+    if (stalled > 0) stalled_ns_.fetch_add(stalled, std::memory_order_relaxed);
+  }
   const bool failed = failed_.exchange(false, std::memory_order_relaxed);
   std::exception_ptr first;
   if (failed) {
@@ -163,39 +147,42 @@ void ThreadTeam::call(int thread) noexcept {
 }
 
 void ThreadTeam::work(int thread) {
-  uint32_t seen = 0;
+  uint64_t seen = 0;
+  bool idle = false;
   while (true) {
-    seen = wait_for_work(seen);
+    seen = wait_for_work(seen, idle);
     if (stopping_.load(std::memory_order_acquire)) return;
+    // A region that this thread takes part in cannot end, and so no other begin, before it has.
+    idle = static_cast<uint64_t>(thread) >= (seen & kThreadMask);
+    if (idle) continue;
     call(thread);
-    running_.fetch_sub(1, std::memory_order_acq_rel);
+    if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) end_point_.notify();
   }
 }
 
-uint32_t ThreadTeam::wait_for_work(uint32_t seen) {
+uint64_t ThreadTeam::wait_for_work(uint64_t seen, bool idle) {
   const auto moved = [&] { return epoch_.load(std::memory_order_acquire) != seen; };
-  bool found = spin(moved, std::chrono::microseconds(options_.spin_us));
+  bool found = !idle && WaitPoint::watch(moved, std::chrono::microseconds(options_.spin_us));
   // Within Hot the caller computes alone for a while (sampling, a small operator) and soon comes back.
-  if (!found && hot_.load(std::memory_order_relaxed) > 0) {
-    found = spin(moved, std::chrono::microseconds(options_.hot_spin_us));
+  if (!found && !idle && hot_.load(std::memory_order_relaxed) > 0) {
+    found = WaitPoint::watch(moved, std::chrono::microseconds(options_.hot_spin_us));
   }
-  if (!found) {
-    sleepers_.fetch_add(1, std::memory_order_seq_cst);
-    epoch_.wait(seen, std::memory_order_seq_cst);
-    sleepers_.fetch_sub(1, std::memory_order_relaxed);
-  }
+  if (!found) work_point_.wait(moved, std::chrono::microseconds(0));
   return epoch_.load(std::memory_order_acquire);
 }
 
 void ThreadTeam::barrier() {
-  if (size_ == 1) return;
+  if (active_ == 1) return;
   const uint32_t generation = generation_.load(std::memory_order_relaxed);
-  if (arrived_.fetch_add(1, std::memory_order_acq_rel) == size_ - 1) {
+  if (arrived_.fetch_add(1, std::memory_order_acq_rel) == active_ - 1) {
     arrived_.store(0, std::memory_order_relaxed);
     generation_.store(generation + 1, std::memory_order_release);
+    barrier_point_.notify();
     return;
   }
-  spin_until([&] { return generation_.load(std::memory_order_acquire) != generation; });
+  const int64_t stalled = barrier_point_.wait(
+      [&] { return generation_.load(std::memory_order_acquire) != generation; }, barrier_spin_);
+  if (stalled > 0) stalled_ns_.fetch_add(stalled, std::memory_order_relaxed);
 }
 
 }  // namespace quern::cpu

@@ -9,8 +9,10 @@
 //     team.barrier();                             // all threads of the region
 //     second_half(thread);
 //   });
+//   team.run(1, [&](int thread) { ... });         // on the caller's thread and this many less one others
 //
-// Between regions a worker spins for a while (much longer while a Hot lives), then sleeps in the kernel. One
+// Between regions a worker spins for a while (much longer while a Hot lives), then sleeps in the kernel; so
+// does who waits for others within a region. One
 // region runs at a time: run() from inside a region of the same team, or from two threads at once, throws
 // Error{Internal}. An exception that leaves the body on any thread is thrown again by run(), the lowest
 // thread's first; a body that can throw must do so before its first barrier() or on all threads alike, for
@@ -18,12 +20,16 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <memory>
 #include <thread>
 #include <type_traits>
+#include <utility>
 #include <vector>
+
+#include "runtime/cpu/wait_point.h"
 
 namespace quern::cpu {
 
@@ -33,6 +39,10 @@ struct ThreadTeamOptions {
   // Hot and within.
   int spin_us = 50;
   int hot_spin_us = 5000;
+  // The same for a thread that waits for the others of its region. Shares differ by less, unless a thread has
+  // lost its processor: then this one may as well do without its own. 0 is used where the team has more
+  // threads than there are processors.
+  int barrier_spin_us = 200;
 };
 
 // The physical cores that this process may use: its affinity mask, hardware threads of one core counted once
@@ -55,14 +65,24 @@ class ThreadTeam {
   // what they wrote is then visible to the caller. No allocation.
   template <class Body>
   void run(Body&& body) {
+    run(size_, std::forward<Body>(body));
+  }
+  // The same on the first `threads` threads alone, 1 to size(); barrier() then is one of these.
+  template <class Body>
+  void run(int threads, Body&& body) {
     using Plain = std::remove_reference_t<Body>;
-    run_erased([](void* context, int thread) { (*static_cast<Plain*>(context))(thread); },
-               const_cast<void*>(static_cast<const void*>(std::addressof(body))));
+    run_erased(
+        threads, [](void* context, int thread) { (*static_cast<Plain*>(context))(thread); },
+        const_cast<void*>(static_cast<const void*>(std::addressof(body))));
   }
 
-  // Inside a region: returns when every thread of the team has called it; writes before it are visible after
-  // it.
+  // Inside a region: returns when every thread of the region has called it; writes before it are visible
+  // after it.
   void barrier();
+
+  // How long threads have waited for others of their region beyond barrier_spin_us, added up over all threads
+  // since the team was made: what other programs on the same processors cost.
+  int64_t stalled_ns() const { return stalled_ns_.load(std::memory_order_relaxed); }
 
   // While one lives, workers keep watching (hot_spin_us) instead of going to sleep after spin_us.
   class Hot {
@@ -79,27 +99,35 @@ class ThreadTeam {
  private:
   using Function = void (*)(void* context, int thread);
 
-  void run_erased(Function function, void* context);
+  // An epoch is a number of regions so far, and in its low bits how many threads take part in the last.
+  static constexpr int kThreadBits = 11;
+  static constexpr uint64_t kThreadMask = (uint64_t{1} << kThreadBits) - 1;
+
+  void run_erased(int threads, Function function, void* context);
   void work(int thread);
   void call(int thread) noexcept;
-  // The next epoch after `seen`, or what stop() set.
-  uint32_t wait_for_work(uint32_t seen);
+  // The next epoch after `seen`, or what stop() set. `idle`: the last region did without this thread.
+  uint64_t wait_for_work(uint64_t seen, bool idle);
+  void begin_epoch(int threads);
   void stop();
 
   int size_ = 1;
+  int active_ = 1;  // threads of the region; written by the caller before the epoch
   ThreadTeamOptions options_;
+  std::chrono::microseconds barrier_spin_{0};
   Function function_ = nullptr;
   void* context_ = nullptr;
   std::vector<std::exception_ptr> failures_;  // per thread
   std::vector<std::thread> workers_;
 
   // Each on its own cache line: they are written by different threads while others watch.
-  alignas(64) std::atomic<uint32_t> epoch_{0};       // of regions; written by the caller
-  alignas(64) std::atomic<uint32_t> sleepers_{0};    // workers that wait in the kernel
+  alignas(64) std::atomic<uint64_t> epoch_{0};       // written by the caller
   alignas(64) std::atomic<int> running_{0};          // workers that have not finished the region
   alignas(64) std::atomic<int> arrived_{0};          // at the barrier
   alignas(64) std::atomic<uint32_t> generation_{0};  // of the barrier
   alignas(64) std::atomic<int> hot_{0};
+  WaitPoint work_point_, end_point_, barrier_point_;
+  std::atomic<int64_t> stalled_ns_{0};
   std::atomic<bool> busy_{false};
   std::atomic<bool> stopping_{false};
   std::atomic<bool> failed_{false};

@@ -107,6 +107,8 @@ Session::Impl::Impl(std::shared_ptr<const Program> p, const SessionOptions& o)
   team = options.team != nullptr ? options.team : std::make_shared<cpu::ThreadTeam>(options.threads);
   options.threads = team->size();
   linear_scratch = std::make_unique<cpu::LinearScratch>(team->size());
+  constexpr size_t kMagnitudes = 5;
+  policies.assign(kMagnitudes, cpu::ThreadPolicy(team->size()));
   tree_scratch.resize(static_cast<size_t>(team->size()));
   store = std::make_shared<CacheStore>(options.cache_memory);
   store->kernels = plan.kernels.attention;

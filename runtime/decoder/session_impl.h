@@ -6,6 +6,7 @@
 #include <new>
 #include <vector>
 
+#include "runtime/cpu/thread_policy.h"
 #include "runtime/decoder/attention_step.h"
 #include "runtime/decoder/plan.h"
 #include "runtime/decoder/sequence_state.h"
@@ -73,6 +74,7 @@ struct Session::Impl {
   void place_buffers(const Entry& e);
   void prepare_scratch();
   void compute_pass(const DecodeRunOptions& options);
+  void run_steps(const Entry& e, Pass& pass);
   void run_profiled(const Entry& e, const Pass& pass);
   void show_tap(const DecodeRunOptions& options, const Pass& pass, int tap, const RowView& view,
                 int64_t width, Space space);
@@ -83,6 +85,7 @@ struct Session::Impl {
   SessionOptions options;
   std::shared_ptr<CacheStore> store;
   std::shared_ptr<cpu::ThreadTeam> team;
+  std::vector<cpu::ThreadPolicy> policies;  // by the magnitude of a pass's rows
   std::unique_ptr<cpu::LinearScratch> linear_scratch;
   bool has_windows = false;
 

@@ -1,5 +1,7 @@
 // One run of a session: checking, cutting into passes, computing them.
 #include <algorithm>
+#include <bit>
+#include <chrono>
 #include <numeric>
 
 #include "ir/error.h"
@@ -330,7 +332,6 @@ void Session::Impl::compute_pass(const DecodeRunOptions& run_options) {
   pass.buffers = buffers;
   pass.encoded = {encoded.get(), encoded.size()};
   pass.team = team.get();
-  pass.threads = e.token_work * pass.tokens < options.serial_work ? 1 : team->size();
   pass.linear_scratch = linear_scratch.get();
   pass.attention_scratch = reinterpret_cast<float*>(attention_scratch.get());
   pass.attention_scratch_stride = attention_scratch_stride;
@@ -346,18 +347,7 @@ void Session::Impl::compute_pass(const DecodeRunOptions& run_options) {
     };
     pass.observe = &observe;
   }
-  if (profiling) {
-    run_profiled(e, pass);
-  } else if (pass.threads == 1) {
-    for (const auto& step : e.steps) step->run(pass, 0);
-  } else {
-    team->run([&](int thread) {
-      for (const auto& step : e.steps) {
-        if (step->barrier_before) team->barrier();
-        step->run(pass, thread);
-      }
-    });
-  }
+  run_steps(e, pass);
   if (failure) std::rethrow_exception(failure);
   for (const Piece& piece : pieces) {
     piece.sequence->cache.set_size(piece.first_slot + piece.rows);
@@ -367,6 +357,32 @@ void Session::Impl::compute_pass(const DecodeRunOptions& run_options) {
       piece.sequence->cache.drop_passed(owner->old_size);
     }
   }
+}
+
+void Session::Impl::run_steps(const Entry& e, Pass& pass) {
+  const int64_t work = e.token_work * pass.tokens;
+  const bool serial = work < options.serial_work || team->size() == 1;
+  pass.threads = serial ? 1 : team->size();
+  if (profiling) return run_profiled(e, pass);
+  if (serial) {
+    for (const auto& step : e.steps) step->run(pass, 0);
+    return;
+  }
+  // What a multiply-add costs differs between one row and many, so that each magnitude is measured by itself.
+  const auto magnitude = static_cast<size_t>(std::bit_width(static_cast<uint64_t>(pass.tokens)) / 2);
+  cpu::ThreadPolicy& policy = policies[std::min(magnitude, policies.size() - 1)];
+  pass.threads = policy.threads();
+  const int64_t stalled_before = team->stalled_ns();
+  const auto start = std::chrono::steady_clock::now();
+  team->run(pass.threads, [&](int thread) {
+    for (const auto& step : e.steps) {
+      if (step->barrier_before) team->barrier();
+      step->run(pass, thread);
+    }
+  });
+  const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
+  policy.record(static_cast<double>(work), time.count(),
+                1e-9 * static_cast<double>(team->stalled_ns() - stalled_before));
 }
 
 void Session::Impl::show_tap(const DecodeRunOptions& run_options, const Pass& pass, int tap,

@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <stdexcept>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include "ir/error.h"
@@ -49,6 +52,53 @@ TEST(ThreadTeam, BarrierSeparatesPhases) {
     });
     EXPECT_EQ(sums, std::vector<int>(4, 10 * round));
   }
+}
+
+TEST(ThreadTeam, RunsOnFewerThreads) {
+  ThreadTeam team({.threads = 4, .spin_us = 5, .hot_spin_us = 5});
+  std::vector<int> calls(4, 0);
+  std::vector<int> expected(4, 0);
+  for (int round = 0; round < 500; ++round) {
+    const int threads = 1 + round * 7 % 4;
+    std::atomic<int> before{0};
+    std::vector<int> seen(4, threads);
+    team.run(threads, [&](int thread) {
+      before.fetch_add(1);
+      team.barrier();
+      seen[static_cast<size_t>(thread)] = before.load();
+      ++calls[static_cast<size_t>(thread)];
+    });
+    EXPECT_EQ(seen, std::vector<int>(4, threads));
+    for (int thread = 0; thread < threads; ++thread) ++expected[static_cast<size_t>(thread)];
+  }
+  EXPECT_EQ(calls, expected);
+  EXPECT_THROW(team.run(0, [](int) {}), Error);
+  EXPECT_THROW(team.run(5, [](int) {}), Error);
+}
+
+// Barriers where everybody goes to sleep at once: none may miss that the last has come.
+TEST(ThreadTeam, WakesWhoSleepsAtABarrier) {
+  ThreadTeam team({.threads = 3, .spin_us = 0, .hot_spin_us = 0, .barrier_spin_us = 0});
+  int64_t sum = 0;
+  for (int round = 0; round < 300; ++round) {
+    team.run([&](int thread) {
+      for (int turn = 0; turn < 3; ++turn) {
+        if (turn == thread) sum += thread;
+        team.barrier();
+      }
+    });
+  }
+  EXPECT_EQ(sum, 300 * 3);
+}
+
+TEST(ThreadTeam, TellsHowLongThreadsWaited) {
+  ThreadTeam team({.threads = 2, .barrier_spin_us = 10});
+  EXPECT_EQ(team.stalled_ns(), 0);
+  team.run([&](int thread) {
+    if (thread == 1) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    team.barrier();
+  });
+  EXPECT_GE(team.stalled_ns(), 1'000'000);
 }
 
 TEST(ThreadTeam, ThrowsTheLowestThreadsException) {
