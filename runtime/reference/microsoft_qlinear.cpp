@@ -50,6 +50,22 @@ void set_quantized(KernelContext& context, const Shape& shape, const std::vector
   context.set_output(0, std::move(out));
 }
 
+// The same, but the zero point is added before the rounding: another code than QuantizeLinear's where a value
+// lies half-way between two and the zero point is odd.
+void set_rounded_with_zero(KernelContext& context, const Shape& shape, const std::vector<double>& values,
+                           size_t input, DType dtype) {
+  const double scale = scale_of(context, input);
+  const auto zero = static_cast<double>(zero_of(context, input + 1));
+  const bool is_signed = is_signed_integer(dtype);
+  const double lowest = is_signed ? -128 : 0, highest = is_signed ? 127 : 255;
+  Tensor out = context.make(dtype, shape);
+  for (size_t i = 0; i < values.size(); ++i) {
+    const double code = std::nearbyint(static_cast<float>(values[i] / scale + zero));
+    out.set(static_cast<int64_t>(i), std::isnan(code) ? lowest : std::clamp(code, lowest, highest));
+  }
+  context.set_output(0, std::move(out));
+}
+
 // (A, scale, zero?, B, scale, zero?, C scale, zero?)
 template <class Op>
 void run_binary(KernelContext& context) {
@@ -64,7 +80,7 @@ void run_binary(KernelContext& context) {
                      [&](int64_t i, int64_t j) {
                        out.push_back(Op{}(a[static_cast<size_t>(i)], b[static_cast<size_t>(j)]));
                      });
-  set_quantized(context, shape, out, 6, context.input(0).dtype());
+  set_rounded_with_zero(context, shape, out, 6, context.input(0).dtype());
 }
 
 // (X, scale, zero?, Y scale, zero?)

@@ -17,5 +17,16 @@ TEST(MicrosoftCases, GiveWhatOnnxRuntimeGives) {
   }
 }
 
+// Halves and saturation, to the bit (fixtures/make_rounding_cases.py).
+TEST(RoundingCases, GiveTheCodesThatOnnxRuntimeGives) {
+  const std::vector<BackendCase> cases =
+      read_case_archive(source_path("tests/runtime/reference/fixtures/rounding_cases.tar.gz"));
+  ASSERT_GT(cases.size(), 30u);
+  for (const BackendCase& test : cases) {
+    const CaseResult result = run_case(test);
+    EXPECT_EQ(result.status, CaseResult::Status::Passed) << test.name << ": " << result.message;
+  }
+}
+
 }  // namespace
 }  // namespace quern::test
