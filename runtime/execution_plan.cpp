@@ -49,6 +49,7 @@ ExecutionPlan::ExecutionPlan(std::span<const Value* const> wanted, const Binding
   order(wanted, bindings, scope);
   for (Step& step : steps_) {
     step.kernels = KernelTable::instance().find(*step.node);
+    add_dense(*step.node);
     for (const Graph* sub : step.node->subgraphs()) {
       std::vector<const Value*> outputs;
       for (const GraphOutput& output : sub->outputs()) outputs.push_back(output.value);
@@ -58,6 +59,21 @@ ExecutionPlan::ExecutionPlan(std::span<const Value* const> wanted, const Binding
     }
   }
   find_last_uses(wanted, scope);
+}
+
+// Once, not in every run.
+void ExecutionPlan::add_dense(const Node& node) {
+  if (node.domain() == kQuernDomain) return;
+  for (const Value* input : node.inputs()) {
+    if (input == nullptr || (!input->quantized() && !input->packed()) || dense_.contains(input)) continue;
+    dense_[input] = RuntimeValue(*input->constant()).dense();
+  }
+}
+
+const Tensor* ExecutionPlan::dense(const Node& node, const Value* input) const {
+  if (node.domain() == kQuernDomain) return nullptr;
+  const auto found = dense_.find(input);
+  return found != dense_.end() ? &found->second : nullptr;
 }
 
 void ExecutionPlan::order(std::span<const Value* const> wanted, const Bindings& bindings,

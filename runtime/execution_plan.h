@@ -27,6 +27,8 @@ class ExecutionPlan {
   // Graph inputs that are needed but not bound.
   const std::vector<const Value*>& missing() const { return missing_; }
   const ExecutionPlan& subgraph(const Graph* graph) const { return *subgraphs_.at(graph); }
+  // The floats of a quantized or packed constant that `node` reads without taking it as it is; else null.
+  const Tensor* dense(const Node& node, const Value* input) const;
   // Nodes without a kernel, of sub-graphs too.
   std::vector<const Node*> unsupported() const;
 
@@ -34,8 +36,11 @@ class ExecutionPlan {
   void order(std::span<const Value* const> wanted, const Bindings& bindings, const Graph* scope);
   void find_last_uses(std::span<const Value* const> wanted, const Graph* scope);
 
+  void add_dense(const Node& node);
+
   std::vector<Step> steps_;
   std::vector<const Value*> missing_;
+  std::map<const Value*, Tensor> dense_;
   std::map<const Graph*, std::unique_ptr<ExecutionPlan>> subgraphs_;
 };
 

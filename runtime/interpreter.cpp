@@ -66,7 +66,8 @@ class Execution : public SubgraphRunner {
     std::vector<RuntimeValue> inputs;
     inputs.reserve(node.inputs().size());
     for (const Value* input : node.inputs()) {
-      inputs.push_back(input == nullptr ? RuntimeValue() : frame_.get(input));
+      const Tensor* dense = plan_.dense(node, input);
+      inputs.push_back(dense ? RuntimeValue(*dense) : input == nullptr ? RuntimeValue() : frame_.get(input));
     }
     KernelContext context(node, std::move(inputs), options_.limits, this, options_.decode_step);
     const Kernel& kernel = select_kernel(step.kernels, forced_, context);

@@ -4,6 +4,7 @@
 
 #include "ir/schema.h"
 #include "passes/canonicalize/match.h"
+#include "passes/canonicalize/name_dimensions.h"
 #include "passes/canonicalize/quantized_layout.h"
 #include "runtime/interpreter.h"
 
@@ -27,8 +28,9 @@ std::string name_of(const Value* value) {
 
 class Adoption {
  public:
-  Adoption(BatchRewriter& batch, PassContext& context, PassReport& report)
-      : batch_(batch), context_(context), report_(report) {}
+  // `decoder`: whether the graph takes keys and values.
+  Adoption(BatchRewriter& batch, bool decoder, PassContext& context, PassReport& report)
+      : batch_(batch), decoder_(decoder), context_(context), report_(report) {}
 
   void visit(const Node& node) {
     try {
@@ -79,10 +81,16 @@ class Adoption {
     if (node.input(4) != nullptr) return give_up(node, "its columns are permuted (g_idx)");
     if (node.int_attribute("weight_prepacked", 0) != 0)
       return give_up(node, "its weight is packed for one machine");
+    const int64_t n = node.int_attribute("N", 0), k = node.int_attribute("K", 0);
+    const int64_t block = node.int_attribute("block_size", 0);
+    const auto bits = static_cast<int>(node.int_attribute("bits", 4));
+    if (points.defined() && has_fractions(points)) {
+      return linear(node.output(), node, node.input(0),
+                    floats_from_nbits(codes, scales, points, n, k, bits, block), node.input(1),
+                    node.input(5));
+    }
     QuantizedTensor weight =
-        from_nbits(codes, scales, points.defined() ? &points : nullptr, node.int_attribute("N", 0),
-                   node.int_attribute("K", 0), static_cast<int>(node.int_attribute("bits", 4)),
-                   node.int_attribute("block_size", 0));
+        from_nbits(codes, scales, points.defined() ? &points : nullptr, n, k, bits, block);
     return linear(node.output(), node, node.input(0), std::move(weight), node.input(1), node.input(5));
   }
 
@@ -220,6 +228,15 @@ class Adoption {
     return table && embedding(node.output(), *gather, std::move(*table), gather->input(0), gather->input(1));
   }
 
+  // An activation that is rounded to codes and back. In a decoder, whose products are quern's own, that goes.
+  bool rounding(const Node& node, const Node& quantize) {
+    const Tensor scale = constant_of(node.input(1));
+    if (!decoder_ || scale.size() != 1) return false;
+    if (node.output()->dtype() != quantize.input(0)->dtype()) return false;
+    batch_.replace(node.output(), quantize.input(0));
+    return true;
+  }
+
   // The Gather by `ids` along the first axis under a Cast.
   static const Node* gathered(const Value* value, const Value* ids) {
     const Node* cast = produced_by(value, "Cast");
@@ -231,6 +248,7 @@ class Adoption {
     const Tensor scales = constant_of(node.input(1));
     const Tensor points = constant_of(node.input(2));
     if (!scales.defined()) return false;
+    if (const Node* quantize = produced_by(node.input(0), "QuantizeLinear")) return rounding(node, *quantize);
     if (const Node* gather = produced_by(node.input(0), "Gather")) {
       const Tensor table = constant_of(gather->input(0));
       if (!table.defined() || gather->int_attribute("axis", 0) != 0 || scales.size() != 1) return false;
@@ -252,6 +270,7 @@ class Adoption {
   }
 
   BatchRewriter& batch_;
+  bool decoder_;
   PassContext& context_;
   PassReport& report_;
 };
@@ -265,7 +284,8 @@ PassReport AdoptQuantized::run(Graph& graph, PassContext& context) {
   PassReport report;
   for (Graph* each : all_graphs(graph)) {
     BatchRewriter batch(*each);
-    Adoption adoption(batch, context, report);
+    const auto inputs = transformer_inputs(*each);
+    Adoption adoption(batch, inputs && !inputs->pasts.empty(), context, report);
     for (const Node* node : each->nodes()) adoption.visit(*node);
     batch.commit();
   }

@@ -120,6 +120,33 @@ QuantizedTensor from_nbits(const Tensor& codes, const Tensor& scales, const Tens
   return tensor;
 }
 
+bool has_fractions(const Tensor& zero_points) {
+  if (!is_floating(zero_points.dtype())) return false;
+  for (int64_t i = 0; i < zero_points.size(); ++i) {
+    if (zero_points.at(i) != std::floor(zero_points.at(i))) return true;
+  }
+  return false;
+}
+
+Tensor floats_from_nbits(const Tensor& codes, const Tensor& scales, const Tensor& zero_points, int64_t n,
+                         int64_t k, int bits, int64_t block_size) {
+  const QuantizedTensor coded = from_nbits(codes, scales, nullptr, n, k, bits, block_size);
+  const int64_t blocks = (k + block_size - 1) / block_size;
+  if (zero_points.size() != n * blocks) {
+    throw_error(ErrorCode::InvalidModel, zero_points.size(), " zero points for ", n, " rows of ", blocks,
+                " blocks");
+  }
+  const std::vector<float> steps = coded.scales.to_floats(), points = zero_points.to_floats();
+  Tensor tensor = Tensor::zeros(DType::F32, {n, k});
+  const auto target = tensor.mutable_data<float>();
+  for (int64_t i = 0; i < n * k; ++i) {
+    const auto block = static_cast<size_t>(i / k * blocks + i % k / block_size);
+    target[static_cast<size_t>(i)] =
+        (static_cast<float>(coded.codes.int_at(i)) - points[block]) * steps[block];
+  }
+  return tensor;
+}
+
 Tensor from_bnb4(const Tensor& codes, const Tensor& largest, int64_t n, int64_t k, int64_t block_size,
                  int64_t quant_type) {
   if (n < 1 || k < 1 || block_size < 1 || codes.size() < (n * k + 1) / 2 ||
@@ -141,8 +168,9 @@ Tensor from_bnb4(const Tensor& codes, const Tensor& largest, int64_t n, int64_t 
 
 std::optional<QuantizedTensor> from_qdq(const Tensor& codes, const Tensor& scales, const Tensor* zero_points,
                                         int64_t axis, int64_t block_size) {
-  if (codes.rank() != 2 || !is_code(codes.dtype())) return std::nullopt;
-  if (axis < 0) axis += 2;
+  if (codes.rank() < 2 || !is_code(codes.dtype())) return std::nullopt;
+  if (axis < 0) axis += codes.rank();
+  if (axis < 0 || axis >= codes.rank()) return std::nullopt;
   QuantizedTensor tensor;
   tensor.codes = codes;
   tensor.scales = as_scales(scales);
@@ -153,7 +181,7 @@ std::optional<QuantizedTensor> from_qdq(const Tensor& codes, const Tensor& scale
     tensor.scales = tensor.scales.reshaped({});
   } else if (scales.rank() == 1 && block_size == 0 && scales.size() == codes.dim(static_cast<int>(axis))) {
     tensor.scheme.granularity = QuantScheme::Granularity::Channel;
-  } else if (scales.rank() == 2 && block_size > 0) {
+  } else if (scales.rank() == codes.rank() && block_size > 0) {
     tensor.scheme.granularity = QuantScheme::Granularity::Group;
     tensor.scheme.group_size = block_size;
   } else {

@@ -16,14 +16,20 @@ namespace quern::passes {
 QuantizedTensor from_nbits(const Tensor& codes, const Tensor& scales, const Tensor* zero_points, int64_t n,
                            int64_t k, int bits, int64_t block_size);
 
+// The same as numbers, F32 [N, K]: for zero points that are no integers (half-quadratic quantization makes
+// such), which have no codes here.
+Tensor floats_from_nbits(const Tensor& codes, const Tensor& scales, const Tensor& zero_points, int64_t n,
+                         int64_t k, int bits, int64_t block_size);
+bool has_fractions(const Tensor& zero_points);
+
 // com.microsoft.MatMulBnb4: 4-bit codes of NF4 (quant_type 1) or FP4 (0), the first element in the high bits,
 // and the largest magnitude of each block of the flattened [N, K]. As numbers: F32 [N, K].
 Tensor from_bnb4(const Tensor& codes, const Tensor& largest, int64_t n, int64_t k, int64_t block_size,
                  int64_t quant_type);
 
-// ai.onnx DequantizeLinear of a matrix: scales of one element, of one per index of `axis`, or of one per
-// block of `block_size` (> 0) along `axis`. Nothing for other ranks of scales. Codes are integers or 8-bit
-// floats.
+// ai.onnx DequantizeLinear of a matrix, or of more dimensions: scales of one element, of one per index of
+// `axis`, or of one per block of `block_size` (> 0) along `axis`. Nothing for other ranks of scales. Codes
+// are integers or 8-bit floats.
 std::optional<QuantizedTensor> from_qdq(const Tensor& codes, const Tensor& scales, const Tensor* zero_points,
                                         int64_t axis, int64_t block_size);
 
