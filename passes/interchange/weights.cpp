@@ -158,16 +158,11 @@ Value* WeightLowering::block_product(const Node& node, const Weight& weight) {
                              attributes);
 }
 
-WeightLowering::Dynamic WeightLowering::dynamic(Value* x, bool per_token) {
-  Dynamic& made = dynamics_[{emit_.batch().resolve(x), per_token}];
-  if (made.codes) return made;
-  if (!per_token) {
-    const Node* node = emit_.node("DynamicQuantizeLinear", {x}, {}, 3);
-    made = {node->output(0), node->output(1), node->output(2)};
-    return made;
-  }
+// The largest magnitude of each token becomes 127; codes are written without sign.
+WeightLowering::Dynamic WeightLowering::by_token(Value* x) {
   constexpr float kLargestCode = 127, kMiddle = 128;
   constexpr float kSmallest = 1e-30F;  // keeps a token of zeros from dividing by zero
+  Dynamic made;
   Value* largest = emit_.reduce("ReduceMax", emit_.add("Abs", {x}));
   made.scale =
       emit_.add("Div", {emit_.add("Max", {largest, emit_.scalar(kSmallest)}), emit_.scalar(kLargestCode)});
@@ -175,6 +170,78 @@ WeightLowering::Dynamic WeightLowering::dynamic(Value* x, bool per_token) {
   made.codes = emit_.cast(emit_.add("Add", {rounded, emit_.scalar(kMiddle)}), DType::U8);
   made.point = emit_.constant(Tensor::scalar(static_cast<uint8_t>(kMiddle)), "activations.zero_point");
   return made;
+}
+
+// DynamicQuantizeLinear's formula, a token being the tensor. MatMulInteger takes one zero point for all, so
+// that what these add is taken off behind it.
+WeightLowering::Dynamic WeightLowering::by_token_asymmetric(Value* x) {
+  constexpr float kLargestCode = 255, kSmallest = 1e-30F;
+  Dynamic made;
+  Value* zero = emit_.scalar(0);
+  Value* highest = emit_.add("Max", {emit_.reduce("ReduceMax", x), zero});
+  Value* lowest = emit_.add("Min", {emit_.reduce("ReduceMin", x), zero});
+  Value* range = emit_.add("Max", {emit_.add("Sub", {highest, lowest}), emit_.scalar(kSmallest)});
+  made.scale = emit_.add("Div", {range, emit_.scalar(kLargestCode)});
+  made.shift = emit_.add("Round", {emit_.add("Neg", {emit_.add("Div", {lowest, made.scale})})});
+  Value* rounded = emit_.add("Add", {emit_.add("Round", {emit_.add("Div", {x, made.scale})}), made.shift});
+  made.codes = emit_.cast(emit_.add("Clip", {rounded, zero, emit_.scalar(kLargestCode)}), DType::U8);
+  return made;
+}
+
+// By the scale of a calibration: codes of the input from activation_low to activation_high, which are what is
+// left of them when the zero point is taken off.
+WeightLowering::Dynamic WeightLowering::static_codes(const Node& node, bool as_unsigned) {
+  const int64_t low = node.int_attribute("activation_low", -127);
+  const int64_t high = node.int_attribute("activation_high", 127);
+  const bool is_signed = low >= -128 && high <= 127 && !as_unsigned;
+  const int64_t point = is_signed ? 0 : low >= -128 && high <= 127 ? 128 : -low;
+  if (point < 0 || point > 255)
+    throw_error(ErrorCode::Unsupported, "rounds its input to codes of more than 8 bits");
+  Dynamic made;
+  made.scale = emit_.scalar(node.float_attribute("activation_scale", 0));
+  made.point = emit_.constant(
+      is_signed ? Tensor::scalar(static_cast<int8_t>(point)) : Tensor::scalar(static_cast<uint8_t>(point)),
+      "activations.zero_point");
+  made.codes = emit_.add("QuantizeLinear", {node.input(0), made.scale, made.point});
+  return made;
+}
+
+WeightLowering::Dynamic WeightLowering::dynamic(Value* x, const std::string& kind) {
+  if (kind == "int8" || kind == "int8-token") return by_token(x);
+  if (kind == "uint8-token") return by_token_asymmetric(x);
+  if (!kind.empty())
+    throw_error(ErrorCode::Unsupported, "rounds its input as '", kind, "', which has no form here");
+  const Node* node = emit_.node("DynamicQuantizeLinear", {x}, {}, 3);
+  return {node->output(0), node->output(1), node->output(2)};
+}
+
+// Products of the same input share its codes.
+WeightLowering::Dynamic WeightLowering::coded_input(const Node& node) {
+  std::string kind = node.string_attribute("activations", "");
+  std::string key = kind;
+  if (kind == "static") {
+    key = concat(kind, node.float_attribute("activation_scale", 0), " ",
+                 node.int_attribute("activation_low", 0), " ", node.int_attribute("activation_high", 0));
+  }
+  Dynamic& made = dynamics_[{emit_.batch().resolve(node.input(0)), key}];
+  if (made.codes == nullptr)
+    made = kind == "static" ? static_codes(node, true) : dynamic(node.input(0), kind);
+  return made;
+}
+
+// Of codes less their zero points, f32 [N].
+Value* WeightLowering::column_sums(const Weight& weight, const Tensor& codes, const Tensor& points) {
+  Value*& made = column_sums_[&weight];
+  if (made) return made;
+  const int64_t rows = codes.dim(0), columns = codes.dim(1);
+  Tensor sums = Tensor::zeros(DType::F32, {columns});
+  for (int64_t n = 0; n < columns; ++n) {
+    int64_t sum = 0;
+    for (int64_t k = 0; k < rows; ++k)
+      sum += codes.int_at(k * columns + n) - points.int_at(points.size() == 1 ? 0 : n);
+    sums.set(n, static_cast<double>(sum));
+  }
+  return made = emit_.constant(std::move(sums), weight.name + "_sums");
 }
 
 // Both operands are u8: of u8 by s8 some processors' kernels saturate their sums.
@@ -191,9 +258,26 @@ Value* WeightLowering::integer_product(const Node& node, const Weight& weight) {
     columns.scales = emit_.constant(codes->scales, weight.name + "_scale");
     columns.points = emit_.constant(codes->points, weight.name + "_zero_point");
   }
-  const Dynamic x = dynamic(node.input(0), node.string_attribute("activations", "") == "int8");
+  const Dynamic x = coded_input(node);
   Value* sum = emit_.add("MatMulInteger", {x.codes, columns.codes, x.point, columns.points});
-  return emit_.add("Mul", {emit_.cast(sum, DType::F32), emit_.add("Mul", {x.scale, columns.scales})});
+  sum = emit_.cast(sum, DType::F32);
+  if (x.shift) {
+    const Value* codes = columns.codes;
+    const Value* points = columns.points;
+    sum = emit_.add(
+        "Sub", {sum, emit_.add("Mul", {x.shift, column_sums(weight, *codes->tensor(), *points->tensor())})});
+  }
+  return emit_.add("Mul", {sum, emit_.add("Mul", {x.scale, columns.scales})});
+}
+
+// In the style qdq: an input that calibration gave a scale passes through its codes.
+Value* WeightLowering::rounded_input(const Node& node) {
+  if (node.string_attribute("activations", "") != "static") return node.input(0);
+  Value*& made =
+      rounded_[{emit_.batch().resolve(node.input(0)), node.float_attribute("activation_scale", 0)}];
+  if (made) return made;
+  const Dynamic codes = static_codes(node, false);
+  return made = emit_.add("DequantizeLinear", {codes.codes, codes.scale, codes.point});
 }
 
 Value* WeightLowering::linear(const Node& node) {
@@ -206,7 +290,7 @@ Value* WeightLowering::linear(const Node& node) {
   } else if (options_.style == WeightStyle::QOperator) {
     product = integer_product(node, weight);
   } else {
-    product = emit_.add("MatMul", {node.input(0), dequantized(weight)});
+    product = emit_.add("MatMul", {rounded_input(node), dequantized(weight)});
   }
   return with_bias(product, node.input(2));
 }

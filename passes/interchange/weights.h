@@ -47,6 +47,8 @@ class WeightLowering {
   Value* dequantized(const Weight& weight);   // f32 [K, N]
   Blocks blocks_of(const Weight& weight, bool table);
   Codes codes_of(const Weight& weight);
+  Value* column_sums(const Weight& weight, const Tensor& codes, const Tensor& points);
+  Value* rounded_input(const Node& node);
   Value* block_product(const Node& node, const Weight& weight);
   Value* integer_product(const Node& node, const Weight& weight);
   Value* block_lookup(const Weight& weight, Value* ids);
@@ -55,9 +57,14 @@ class WeightLowering {
   struct Dynamic {           // an activation in 8 bits
     Value* codes = nullptr;  // U8
     Value* scale = nullptr;  // of all, or [..., 1]
-    Value* point = nullptr;  // U8 []
+    Value* point = nullptr;  // U8 []; null for 0
+    Value* shift = nullptr;  // f32 [..., 1]: zero points that differ, or null
   };
-  Dynamic dynamic(Value* x, bool per_token);
+  Dynamic coded_input(const Node& node);
+  Dynamic dynamic(Value* x, const std::string& kind);
+  Dynamic by_token(Value* x);
+  Dynamic by_token_asymmetric(Value* x);
+  Dynamic static_codes(const Node& node, bool as_unsigned);
 
   Emitter& emit_;
   InterchangeOptions options_;
@@ -66,7 +73,9 @@ class WeightLowering {
   std::map<const Weight*, Codes> codes_;          // as they are
   std::map<const Weight*, Codes> integer_codes_;  // of MatMulInteger
   std::map<const Weight*, Value*> matrices_;
-  std::map<std::pair<Value*, bool>, Dynamic> dynamics_;
+  std::map<std::pair<Value*, std::string>, Dynamic> dynamics_;
+  std::map<const Weight*, Value*> column_sums_;
+  std::map<std::pair<Value*, float>, Value*> rounded_;
 };
 
 }  // namespace quern::passes
