@@ -29,6 +29,7 @@ struct Piece {
 class TimedModel {
  public:
   TimedModel(ScoredModel& model, const char* name) : model_(model), name_(name) {}
+  void expect(std::span<const std::span<const int64_t>> sequences) { model_.expect(sequences); }
   void start(std::span<const int64_t> ids, int64_t first) {
     timed([&] { model_.start(ids, first); });
   }
@@ -82,6 +83,10 @@ class Comparer {
   Comparison run() {
     const std::vector<Piece> pieces = result_.kind == ScoredModel::Kind::Classifier ? documents() : windows();
     const auto total = static_cast<int64_t>(pieces.size());
+    std::vector<std::span<const int64_t>> sequences;
+    for (const Piece& piece : pieces) sequences.push_back(ids_of(piece));
+    reference_.expect(sequences);
+    candidate_.expect(sequences);
     for (int64_t i = 0; i < total; ++i) {
       score(pieces[static_cast<size_t>(i)]);
       if (options_.progress) options_.progress(i + 1, total);
@@ -132,12 +137,15 @@ class Comparer {
     return pieces;
   }
 
+  static std::span<const int64_t> ids_of(const Piece& piece) {
+    return std::span(piece.document->ids)
+        .subspan(static_cast<size_t>(piece.window.begin), static_cast<size_t>(piece.window.length));
+  }
+
   void score(const Piece& piece) {
     const bool classifier = result_.kind == ScoredModel::Kind::Classifier;
     const Window& window = piece.window;
-    const std::span<const int64_t> ids =
-        std::span(piece.document->ids)
-            .subspan(static_cast<size_t>(window.begin), static_cast<size_t>(window.length));
+    const std::span<const int64_t> ids = ids_of(piece);
     with_context("scoring " + data_.where(*piece.document), [&] {
       reference_.start(ids, window.first);
       candidate_.start(ids, window.first);

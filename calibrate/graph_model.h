@@ -22,6 +22,11 @@ class TokenInputs {
   // Values for all inputs. Where the graph states a fixed length, shorter sequences are padded with id 0
   // under a mask of zeros.
   runtime::NamedValues fill(std::span<const int64_t> ids) const;
+  // The same for several sequences of one length; see takes_batches().
+  runtime::NamedValues fill(std::span<const std::span<const int64_t>> sequences) const;
+
+  // Whether the ids have a batch dimension that is not fixed.
+  bool takes_batches() const;
 
   const Value& ids() const { return *ids_; }
   // The length that the graph states for its ids; 0: any.
@@ -34,7 +39,8 @@ class TokenInputs {
     Role role;
   };
   static Role role_of(const Value& input);
-  Tensor make(const Input& input, std::span<const int64_t> ids, int64_t length) const;
+  using Sequences = std::span<const std::span<const int64_t>>;
+  Tensor make(const Input& input, Sequences sequences, int64_t length) const;
 
   std::vector<Input> inputs_;
   const Value* ids_ = nullptr;
@@ -44,6 +50,9 @@ class TokenInputs {
 // Its logits are the output "logits", or its first output of a floating type: [batch, sequence, vocabulary]
 // of a model that predicts tokens, [batch, classes] of a classifier. Throws Error{Unsupported} where the
 // graph has none of these, or an input that ids alone cannot fill; and as Interpreter does.
+//
+// Sequences of one length that it may expect() are computed together, where that gives nearly the logits that
+// each gives by itself (it does not where the graph quantizes activations over the batch).
 std::unique_ptr<ScoredModel> make_graph_model(std::shared_ptr<const Graph> graph);
 
 }  // namespace quern::calibrate

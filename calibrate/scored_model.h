@@ -25,6 +25,10 @@ class ScoredModel {
   // The longest sequence of ids it takes; 0: no limit is known.
   virtual int64_t context() const = 0;
 
+  // The sequences that start() will be given next, in this order, for models that are faster with several at
+  // once. They must stay as they are until start() was given the last, or the next call.
+  virtual void expect(std::span<const std::span<const int64_t>> sequences) { static_cast<void>(sequences); }
+
   // Begins with a sequence that has nothing to do with what was before. Positions below `first` will not be
   // asked for. Throws Error{BadData} where it is too long, or an id lies outside the vocabulary.
   virtual void start(std::span<const int64_t> ids, int64_t first = 0) = 0;

@@ -10,11 +10,11 @@ bool contains(const std::string& text, const char* part) {
 }
 
 // A dimension of a past that nothing has been kept in yet.
-int64_t empty_past_dim(const Dim& dim, size_t axis, size_t rank) {
+int64_t empty_past_dim(const Dim& dim, size_t axis, size_t rank, int64_t batch) {
   if (const auto constant = dim.as_constant()) return *constant;
   const std::string text = dim.to_string();
   if (contains(text, "past")) return 0;
-  if (axis == 0) return 1;
+  if (axis == 0) return batch;
   return axis + 2 == rank ? 0 : 1;
 }
 
@@ -62,18 +62,22 @@ TokenInputs::TokenInputs(const Graph& graph) {
   if (ids_->has_shape()) fixed_length_ = ids_->shape().back().as_constant().value_or(0);
 }
 
-Tensor TokenInputs::make(const Input& input, std::span<const int64_t> ids, int64_t length) const {
+Tensor TokenInputs::make(const Input& input, Sequences sequences, int64_t length) const {
   const DType dtype = input.value->dtype();
-  const auto given = static_cast<int64_t>(ids.size());
+  const auto given = static_cast<int64_t>(sequences.front().size());
+  const auto batch = static_cast<int64_t>(sequences.size());
   const bool flat = input.value->has_shape() && input.value->shape().size() == 1;
-  const Shape row = flat ? Shape{length} : Shape{1, length};
+  const Shape row = flat ? Shape{batch * length} : Shape{batch, length};
   switch (input.role) {
     case Role::Ids:
-      return filled(dtype, row, [&](int64_t i) { return i < given ? ids[static_cast<size_t>(i)] : 0; });
+      return filled(dtype, row, [&](int64_t i) {
+        const std::span<const int64_t> ids = sequences[static_cast<size_t>(i / length)];
+        return i % length < given ? ids[static_cast<size_t>(i % length)] : 0;
+      });
     case Role::Mask:
-      return filled(dtype, row, [&](int64_t i) { return i < given ? 1 : 0; });
+      return filled(dtype, row, [&](int64_t i) { return i % length < given ? 1 : 0; });
     case Role::Positions:
-      return filled(dtype, row, [](int64_t i) { return i; });
+      return filled(dtype, row, [&](int64_t i) { return i % length; });
     case Role::TokenTypes:
       return Tensor::zeros(dtype, row);
     case Role::UsePast:
@@ -88,12 +92,21 @@ Tensor TokenInputs::make(const Input& input, std::span<const int64_t> ids, int64
   const SymShape& stated = input.value->shape();
   Shape shape;
   for (size_t axis = 0; axis < stated.size(); ++axis) {
-    shape.push_back(empty_past_dim(stated[axis], axis, stated.size()));
+    shape.push_back(empty_past_dim(stated[axis], axis, stated.size(), batch));
   }
   return Tensor::zeros(dtype, std::move(shape));
 }
 
+bool TokenInputs::takes_batches() const {
+  return ids_->has_shape() && ids_->shape().size() == 2 && !ids_->shape().front().as_constant();
+}
+
 runtime::NamedValues TokenInputs::fill(std::span<const int64_t> ids) const {
+  return fill(Sequences(&ids, 1));
+}
+
+runtime::NamedValues TokenInputs::fill(std::span<const std::span<const int64_t>> sequences) const {
+  const std::span<const int64_t> ids = sequences.front();
   const auto given = static_cast<int64_t>(ids.size());
   if (fixed_length_ > 0 && given > fixed_length_) {
     throw_error(ErrorCode::BadData, "a sequence of ", given, " tokens is longer than the ", fixed_length_,
@@ -101,7 +114,7 @@ runtime::NamedValues TokenInputs::fill(std::span<const int64_t> ids) const {
   }
   const int64_t length = fixed_length_ > 0 ? fixed_length_ : given;
   runtime::NamedValues values;
-  for (const Input& input : inputs_) values[input.value->name()] = make(input, ids, length);
+  for (const Input& input : inputs_) values[input.value->name()] = make(input, sequences, length);
   return values;
 }
 

@@ -8,6 +8,7 @@
 
 #include "runtime/interpreter.h"
 #include "runtime/kernel_table.h"
+#include "runtime/plain/graph_threads.h"
 
 namespace quern::runtime {
 
@@ -32,6 +33,9 @@ class ExecutionPlan {
   // Nodes without a kernel, of sub-graphs too.
   std::vector<const Node*> unsupported() const;
 
+  // Of the runs of this plan.
+  plain::GraphThreads& threads() const { return threads_; }
+
  private:
   void order(std::span<const Value* const> wanted, const Bindings& bindings, const Graph* scope);
   void find_last_uses(std::span<const Value* const> wanted, const Graph* scope);
@@ -42,6 +46,7 @@ class ExecutionPlan {
   std::vector<const Value*> missing_;
   std::map<const Value*, Tensor> dense_;
   std::map<const Graph*, std::unique_ptr<ExecutionPlan>> subgraphs_;
+  mutable plain::GraphThreads threads_;
 };
 
 // Throws Error{Unsupported} that names each operator with domain, version, nodes and what to do; nothing if

@@ -164,6 +164,7 @@ NamedValues Interpreter::run(const NamedValues& inputs, const RunOptions& option
     }
   }
   Frame frame;
+  double elements = 1;
   for (const Value* input : graph_.inputs()) {
     const auto given = inputs.find(input->name());
     if (given == inputs.end() && input->type().kind != ValueType::Kind::Optional) {
@@ -172,9 +173,10 @@ NamedValues Interpreter::run(const NamedValues& inputs, const RunOptions& option
     }
     RuntimeValue value = given == inputs.end() ? RuntimeValue() : given->second;
     check_input(*input, value);
+    if (value.tensor() != nullptr) elements += static_cast<double>(value.tensor()->size());
     frame.set(input, std::move(value));
   }
-  Execution(*plan_, options, frame).run_steps();
+  plan_->threads().run(elements, [&] { Execution(*plan_, options, frame).run_steps(); });
   NamedValues outputs;
   for (const GraphOutput& output : graph_.outputs()) outputs[output.name] = frame.get(output.value);
   return outputs;

@@ -13,9 +13,9 @@ constexpr int kLongestWait = 128;
 
 }  // namespace
 
-ThreadPolicy::ThreadPolicy(int most)
+ThreadPolicy::ThreadPolicy(int most, int first)
     : most_(most),
-      threads_(most),
+      threads_(first > 0 ? std::min(first, most) : most),
       fewer_{.wait = 1, .first = 1, .left = 1},
       more_{.wait = 16, .first = 16, .left = 16} {}
 

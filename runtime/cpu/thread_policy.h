@@ -16,7 +16,8 @@ namespace quern::cpu {
 
 class ThreadPolicy {
  public:
-  explicit ThreadPolicy(int most);
+  // `first`: threads to begin with; 0: `most`.
+  explicit ThreadPolicy(int most, int first = 0);
 
   // For the next pass.
   int threads() const { return threads_; }

@@ -2,6 +2,7 @@
 #include <array>
 
 #include "runtime/cpu/row_kernels.h"
+#include "runtime/plain/parallel.h"
 #include "runtime/plain/register.h"
 #include "runtime/reference/strided.h"
 
@@ -15,7 +16,12 @@ template <Unary kOp>
 void run_unary(KernelContext& context) {
   const Tensor& x = context.input(0);
   Tensor y = context.make(DType::F32, x.shape());
-  cpu::row_kernels().unary(kOp, x.data<float>().data(), y.mutable_data<float>().data(), x.size());
+  const float* from = x.data<float>().data();
+  float* to = y.mutable_data<float>().data();
+  constexpr int64_t kWorthAThread = 1 << 14;
+  for_shares(x.size(), kWorthAThread, [&](int, int64_t first, int64_t count) {
+    cpu::row_kernels().unary(kOp, from + first, to + first, count);
+  });
   context.set_output(0, std::move(y));
 }
 

@@ -1,6 +1,7 @@
 // MatMul, Gemm and MatMulInteger by oneDNN's matmul.
 #include <algorithm>
 
+#include "runtime/plain/multiplier.h"
 #include "runtime/plain/onednn.h"
 #include "runtime/plain/register.h"
 #include "runtime/reference/matmul.h"
@@ -9,59 +10,7 @@
 namespace quern::runtime::plain {
 namespace {
 
-using dnnl::memory;
 using reference::MatMulShapes;
-
-struct Product {
-  int64_t batch = 1;
-  int64_t m = 0, k = 0, n = 0;
-  // Of a as [batch, m, k] and b as [batch, k, n]; the innermost matrices may be transposed.
-  bool transpose_a = false, transpose_b = false;
-  float alpha = 1;
-  float beta = 0;  // of what the output holds before
-};
-
-// out = alpha * a * b + beta * out
-class Multiplier {
- public:
-  explicit Multiplier(const Product& p) {
-    const auto f32 = memory::data_type::f32;
-    const memory::dims a_strides =
-        p.transpose_a ? memory::dims{p.m * p.k, 1, p.m} : memory::dims{p.m * p.k, p.k, 1};
-    const memory::dims b_strides =
-        p.transpose_b ? memory::dims{p.k * p.n, 1, p.k} : memory::dims{p.k * p.n, p.n, 1};
-    a_ = memory::desc({p.batch, p.m, p.k}, f32, a_strides);
-    b_ = memory::desc({p.batch, p.k, p.n}, f32, b_strides);
-    out_ = memory::desc({p.batch, p.m, p.n}, f32, memory::format_tag::abc);
-    if (p.batch == 1) {
-      a_ = memory::desc({p.m, p.k}, f32, {a_strides[1], a_strides[2]});
-      b_ = memory::desc({p.k, p.n}, f32, {b_strides[1], b_strides[2]});
-      out_ = memory::desc({p.m, p.n}, f32, memory::format_tag::ab);
-    }
-    dnnl::primitive_attr attributes;
-    dnnl::post_ops post;
-#if DNNL_VERSION_MAJOR >= 3
-    if (p.alpha != 1) post.append_eltwise(dnnl::algorithm::eltwise_linear, p.alpha, 0);
-#else
-    if (p.alpha != 1) attributes.set_output_scales(0, {p.alpha});
-#endif
-    if (p.beta != 0) post.append_sum(p.beta);
-    attributes.set_post_ops(post);
-#if DNNL_VERSION_MAJOR >= 3
-    primitive_ = dnnl::matmul({engine(), a_, b_, out_, attributes});
-#else
-    primitive_ = dnnl::matmul({dnnl::matmul::desc(a_, b_, out_), attributes, engine()});
-#endif
-  }
-  void run(const float* a, const float* b, float* out) const {
-    execute(primitive_,
-            {{DNNL_ARG_SRC, view(a_, a)}, {DNNL_ARG_WEIGHTS, view(b_, b)}, {DNNL_ARG_DST, view(out_, out)}});
-  }
-
- private:
-  memory::desc a_, b_, out_;
-  dnnl::matmul primitive_;
-};
 
 // Batches that need no loop: one matrix b for all of a's rows, or matrices side by side in both.
 void multiply(const MatMulShapes& s, const float* a, const float* b, float* out) {
@@ -73,12 +22,12 @@ void multiply(const MatMulShapes& s, const float* a, const float* b, float* out)
     one_b = one_b && ia == i && ib == 0;
     in_step = in_step && ia == i && ib == i;
   }
-  if (one_b) return Multiplier({.m = s.m * count, .k = s.k, .n = s.n}).run(a, b, out);
-  if (in_step) return Multiplier({.batch = count, .m = s.m, .k = s.k, .n = s.n}).run(a, b, out);
-  const Multiplier one({.m = s.m, .k = s.k, .n = s.n});
+  if (one_b) return multiply(Product{.m = s.m * count, .k = s.k, .n = s.n}, a, b, out);
+  if (in_step) return multiply(Product{.batch = count, .m = s.m, .k = s.k, .n = s.n}, a, b, out);
+  const Product one{.m = s.m, .k = s.k, .n = s.n};
   for (int64_t i = 0; i < count; ++i) {
     const auto& [ia, ib] = s.pairs[static_cast<size_t>(i)];
-    one.run(a + ia * s.m * s.k, b + ib * s.k * s.n, out + i * s.m * s.n);
+    multiply(one, a + ia * s.m * s.k, b + ib * s.k * s.n, out + i * s.m * s.n);
   }
 }
 
@@ -125,7 +74,7 @@ void run_gemm(KernelContext& context) {
     spread(context, *c, out);
   }
   with_onednn(context, [&] {
-    Multiplier(p).run(a.data<float>().data(), b.data<float>().data(), out.mutable_data<float>().data());
+    multiply(p, a.data<float>().data(), b.data<float>().data(), out.mutable_data<float>().data());
   });
   context.set_output(0, std::move(out));
 }
@@ -169,7 +118,7 @@ void run_matmul_integer(KernelContext& context) {
       for (int64_t r = 0; r < rows; ++r) {
         std::copy_n(x.data() + r * s.k + k, depth, block.data() + r * depth);
       }
-      Multiplier({.m = rows, .k = depth, .n = s.n}).run(block.data(), w.data() + k * s.n, part.data());
+      multiply(Product{.m = rows, .k = depth, .n = s.n}, block.data(), w.data() + k * s.n, part.data());
       for (size_t i = 0; i < sums.size(); ++i) {
         sums[i] = static_cast<int32_t>(static_cast<uint32_t>(sums[i]) +
                                        static_cast<uint32_t>(static_cast<int32_t>(part[i])));

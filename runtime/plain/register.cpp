@@ -24,6 +24,9 @@ void register_all(KernelTable& table) {
   register_elementwise(table);
   register_rows(table);
   register_movement(table);
+  register_linear(table);
+  register_attention(table);
+  register_fused_rows(table);
 }
 
 }  // namespace quern::runtime::plain

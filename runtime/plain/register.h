@@ -23,6 +23,9 @@ void register_pooling(KernelTable& table);
 void register_elementwise(KernelTable& table);
 void register_rows(KernelTable& table);
 void register_movement(KernelTable& table);
+void register_linear(KernelTable& table);
+void register_attention(KernelTable& table);
+void register_fused_rows(KernelTable& table);
 
 // Whether every input that is given is f32 and has elements.
 bool takes_floats(const KernelContext& context);

@@ -1,23 +1,19 @@
 // Operators that work along rows: Softmax, the layer norms, means.
-#include <algorithm>
-#include <functional>
 #include <vector>
 
-#include "ir/parallel_for.h"
 #include "runtime/cpu/row_kernels.h"
+#include "runtime/plain/parallel.h"
 #include "runtime/plain/register.h"
 #include "runtime/reference/values.h"
 
 namespace quern::runtime::plain {
 namespace {
 
-// Threads are started for each loop, so that a share must be worth one.
-void for_rows(int64_t rows, int64_t width, const std::function<void(int64_t row)>& body) {
-  constexpr int64_t kElements = int64_t{1} << 18;
-  parallel_for(rows, {.least = std::max<int64_t>(1, kElements / std::max<int64_t>(1, width))},
-               [&](int64_t first, int64_t count) {
-                 for (int64_t row = first; row < first + count; ++row) body(row);
-               });
+template <class Body>
+void for_rows(int64_t rows, int64_t width, const Body& body) {
+  for_row_shares(rows, width, [&](int, int64_t first, int64_t count) {
+    for (int64_t row = first; row < first + count; ++row) body(row);
+  });
 }
 
 // Before version 13 all dimensions from the axis on are one row, and the axis is 1 where none is given.
