@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include "runtime/limit_exceeded.h"
+
 namespace quern::runtime {
 namespace {
 
@@ -57,9 +59,9 @@ int64_t KernelContext::checked_count(DType dtype, const Shape& shape) const {
     if (dim < 0) fail("an output would have the shape ", to_string(shape));
   }
   if (bytes < 0 || bytes > limits_.max_tensor_bytes) {
-    throw_error(ErrorCode::OutOfMemory, describe(node_), ": an output of shape ", to_string(shape),
-                " and type ", to_string(dtype), " exceeds the limit of ", limits_.max_tensor_bytes,
-                " bytes for one tensor");
+    throw LimitExceeded(concat(describe(node_), ": an output of shape ", to_string(shape), " and type ",
+                               to_string(dtype), " exceeds the limit of ", limits_.max_tensor_bytes,
+                               " bytes for one tensor"));
   }
   return count;
 }

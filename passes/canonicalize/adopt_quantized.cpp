@@ -6,6 +6,7 @@
 #include "passes/canonicalize/match.h"
 #include "passes/canonicalize/name_dimensions.h"
 #include "passes/canonicalize/quantized_layout.h"
+#include "passes/model_failure.h"
 #include "runtime/interpreter.h"
 
 namespace quern::passes {
@@ -37,6 +38,7 @@ class Adoption {
       const bool done = node.domain() == kMicrosoftDomain ? microsoft(node) : standard(node);
       if (done) ++report_.changes;
     } catch (const Error& error) {
+      rethrow_unless_of_model(error);
       context_.explain_failure(report_, node, error.message());
     }
   }

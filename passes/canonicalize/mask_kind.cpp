@@ -1,4 +1,5 @@
 #include "passes/canonicalize/mask_kind.h"
+#include "passes/model_failure.h"
 
 #include <algorithm>
 #include <cmath>
@@ -56,6 +57,9 @@ MaskReader::Seen MaskReader::look(const Value* mask, bool causal, int64_t heads,
   seen.mask = prober_.evaluate(mask, probe);
   const Shape full = {probe.batch, heads, seen.sequence, seen.total};
   const Shape& shape = seen.mask.shape();
+  if (!is_floating(seen.mask.dtype()) && !is_integer(seen.mask.dtype()) && seen.mask.dtype() != DType::Bool) {
+    throw_error(ErrorCode::InvalidModel, "the mask is of type ", to_string(seen.mask.dtype()));
+  }
   if (shape.size() > 4) throw_error(ErrorCode::Unsupported, "the mask has rank ", shape.size());
   const Shape own = strides_of(shape);
   for (size_t i = 0; i < shape.size(); ++i) {
@@ -145,8 +149,9 @@ int64_t MaskReader::find_window(const Value* mask, bool causal, int64_t heads) {
       for (int64_t j = length; j-- > 0 && seen.at(0, 0, seen.sequence - 1, j) > kMaskedBelow;) ++visible;
       if (failed) length_limit_ = std::max(length_limit_, length);
       return visible == length ? 0 : visible;
-    } catch (const Error&) {
-      failed = true;  // a constant table ends before
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::OutOfMemory) rethrow_unless_of_model(error);
+      failed = true;  // a constant table ends before, or the mask is a square too large to be had
     }
   }
   return 0;
@@ -195,6 +200,7 @@ MaskKind MaskReader::read(const Value* mask, bool causal, int64_t heads) {
   try {
     kind = compute(mask, causal, heads);
   } catch (const Error& error) {
+    rethrow_unless_of_model(error);
     kind.reason = concat("the mask cannot be evaluated: ", error.message());
   }
   return known_[key] = kind;

@@ -4,6 +4,7 @@
 
 #include "passes/canonicalize/rotary_kind.h"
 #include "passes/canonicalize/rotary_math.h"
+#include "passes/model_failure.h"
 
 namespace quern::passes {
 namespace {
@@ -87,6 +88,7 @@ RotaryKind RotaryReader::read_caches(const Value* cos, const Value* sin, bool in
   try {
     kind = compute_caches(cos, sin, interleaved, head_size);
   } catch (const Error& error) {
+    rethrow_unless_of_model(error);
     kind = {.reason = concat("the tables of the rotary embedding cannot be evaluated: ", error.message())};
   }
   return known_caches_[key] = kind;

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "passes/canonicalize/rotary_math.h"
+#include "passes/model_failure.h"
 
 namespace quern::passes {
 namespace {
@@ -283,7 +284,9 @@ RotaryKind RotaryReader::compute(const LinearRegion& region, const Value* output
     try {
       rows = sampler.at(doublings_to(most));
       break;
-    } catch (const Error&) {
+    } catch (const Error& error) {
+      // Tables may be computed up to the largest position, which takes gigabytes: fewer will do.
+      if (error.code() != ErrorCode::OutOfMemory) rethrow_unless_of_model(error);
       if (most <= 2) throw;
       kind.position_limit = int64_t{1} << most;  // at most; made exact below
     }
@@ -329,7 +332,8 @@ RotaryKind RotaryReader::compute(const LinearRegion& region, const Value* output
       try {
         sampler.at({position});
         return false;
-      } catch (const Error&) {
+      } catch (const Error& error) {
+        if (error.code() != ErrorCode::OutOfMemory) rethrow_unless_of_model(error);
         return true;
       }
     });
@@ -346,7 +350,8 @@ void RotaryReader::look_for_long(const Sampler& sampler, const LinearRegion& reg
   const auto differs = [&](int64_t past) { return sampler.at(position, past) != usual; };
   try {
     if (!differs(kVeryLong)) return;
-  } catch (const Error&) {
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::OutOfMemory) rethrow_unless_of_model(error);
     return;  // a mask or table that long cannot be had
   }
   kind.original_context = first_where(0, kVeryLong, differs);  // the total is one more than the past
@@ -371,6 +376,7 @@ RotaryKind RotaryReader::read(const LinearRegion& region, const Value* output, c
   try {
     kind = compute(region, output, shape);
   } catch (const Error& error) {
+    rethrow_unless_of_model(error);
     kind = {.reason = concat("what positions do to queries and keys cannot be evaluated: ", error.message())};
   }
   return known_[key] = kind;

@@ -5,6 +5,7 @@
 #include "ir/schema.h"
 #include "passes/canonicalize/match.h"
 #include "passes/canonicalize/row_builder.h"
+#include "passes/model_failure.h"
 
 namespace quern::passes {
 
@@ -167,6 +168,19 @@ void RowBuilder::attention(const Node& node) {
   set(node.output(), std::move(result));
 }
 
+namespace {
+
+// The single number of a tensor that the model computes as a length.
+int64_t length_in(const Tensor& tensor) {
+  if (!is_integer(tensor.dtype()) || tensor.size() != 1) {
+    throw_error(ErrorCode::InvalidModel, "a length of type ", quern::to_string(tensor.dtype()), " and shape ",
+                quern::to_string(tensor.shape()));
+  }
+  return tensor.int_at(0);
+}
+
+}  // namespace
+
 // Whether the operator's own lengths say that all tokens count and none of them is padding.
 void RowBuilder::check_lengths(const Node& node, const Value* last_index, const Value* total) {
   const bool has_past = !inputs_.symbols.past.empty();
@@ -174,10 +188,11 @@ void RowBuilder::check_lengths(const Node& node, const Value* last_index, const 
     const Probe probe{.batch = 1, .sequence = sequence, .past = has_past ? past : 0};
     const int64_t expected = probe.past + sequence;
     try {
-      const bool fits = prober_.evaluate(last_index, probe).int_at(0) == expected - 1 &&
-                        (total == nullptr || prober_.evaluate(total, probe).int_at(0) == expected);
+      const bool fits = length_in(prober_.evaluate(last_index, probe)) == expected - 1 &&
+                        (total == nullptr || length_in(prober_.evaluate(total, probe)) == expected);
       if (!fits) throw NotRowWise{describe(node) + " does not attend to all tokens"};
     } catch (const Error& error) {
+      rethrow_unless_of_model(error);
       throw NotRowWise{describe(node) + ": its lengths cannot be evaluated: " + error.message()};
     }
   }
@@ -296,13 +311,16 @@ bool RowBuilder::is_mask_of_ones(const Value* mask) {
   try {
     const Tensor ones = prober_.evaluate(
         mask, Probe{.batch = 1, .sequence = 4, .past = inputs_.symbols.past.empty() ? 0 : 3});
+    if (!is_integer(ones.dtype()) && !is_floating(ones.dtype()) && ones.dtype() != DType::Bool) return false;
     if (ones.rank() == 1)
-      return ones.size() == 1 && ones.int_at(0) == (inputs_.symbols.past.empty() ? 4 : 7);  // a length
+      return ones.size() == 1 && is_integer(ones.dtype()) &&
+             ones.int_at(0) == (inputs_.symbols.past.empty() ? 4 : 7);  // a length
     for (int64_t i = 0; i < ones.size(); ++i) {
       if (ones.at(i) == 0) return false;
     }
     return true;
-  } catch (const Error&) {
+  } catch (const Error& error) {
+    rethrow_unless_of_model(error);
     return false;
   }
 }

@@ -5,6 +5,7 @@
 
 #include "ir/rewriter.h"
 #include "passes/cleanup/node_facts.h"
+#include "passes/model_failure.h"
 #include "runtime/interpreter.h"
 
 namespace quern::passes {
@@ -108,6 +109,7 @@ class Folder {
       options.limits.max_tensor_bytes = max_bytes_;
       results = runtime::evaluate(wanted, bindings, options);
     } catch (const Error& error) {
+      rethrow_unless_of_model(error);
       // What can't be computed here fails, or not, when the model runs.
       return explain(node, error.what());
     }

@@ -6,6 +6,7 @@
 #include "ir/rewriter.h"
 #include "ir/schema.h"
 #include "ir/weight_ops.h"
+#include "passes/model_failure.h"
 #include "passes/weights/weight_sites.h"
 
 namespace quern::passes {
@@ -42,6 +43,7 @@ PassReport PackWeights::run(Graph& graph, PassContext& context) {
     try {
       spec_of(site);
     } catch (const Error& error) {
+      rethrow_unless_of_model(error);
       context.explain_failure(report, *site.uses.front().node, "'", site.name, "': ", error.message());
       continue;
     }
