@@ -96,7 +96,8 @@ void GraphDecoder::decode_node(const proto::Node& in, const proto::Graph& graph,
       throw_error(ErrorCode::Corrupt, "its output ", id, " is no value that a node can give");
     }
     const proto::Value& value = graph.values(static_cast<int>(index));
-    spec.outputs.push_back({value.name(), symbols_.decode(value.type())});
+    spec.outputs.push_back({value.name(), with_context("reading value '" + value.name() + "'",
+                                                       [&] { return symbols_.decode(value.type()); })});
   }
   const Node* node = rewriter.add_node(std::move(spec));
   for (int i = 0; i < in.outputs_size(); ++i) {

@@ -41,6 +41,11 @@ constexpr TypeRow kTypes[] = {
 constexpr int kMaxTerms = 1000;
 constexpr int kMaxFactors = 100;
 
+[[noreturn]] void refuse_number(const char* what, uint32_t number) {
+  throw_error(ErrorCode::Unsupported, what, " number ", number,
+              " is unknown to this quern; a newer one may have written the file: use that, or convert again");
+}
+
 }  // namespace
 
 proto::ElementType encode_dtype(DType dtype) {
@@ -50,11 +55,11 @@ proto::ElementType encode_dtype(DType dtype) {
   throw_error(ErrorCode::Internal, "no number for the element type ", to_string(dtype));
 }
 
-DType decode_dtype(proto::ElementType type) {
+DType decode_dtype(uint32_t number) {
   for (const TypeRow& row : kTypes) {
-    if (row.number == type) return row.dtype;
+    if (static_cast<uint32_t>(row.number) == number) return row.dtype;
   }
-  throw_error(ErrorCode::Corrupt, "element type number ", static_cast<int>(type), " is unknown");
+  refuse_number("element type", number);
 }
 
 proto::Scheme encode_scheme(const QuantScheme& scheme) {
@@ -92,6 +97,8 @@ QuantScheme decode_scheme(const proto::Scheme& scheme) {
     case proto::Scheme::GROUP:
       out.granularity = QuantScheme::Granularity::Group;
       break;
+    default:
+      refuse_number("granularity", scheme.granularity());
   }
   out.axis = scheme.axis();
   out.group_size = scheme.group_size();
@@ -178,8 +185,18 @@ ValueType SymbolReader::decode(const proto::Type& type) const {
     out.shape.emplace();
     for (const proto::Dim& dim : type.shape().dims()) out.shape->push_back(decode(dim));
   }
-  if (type.kind() == proto::Type::SEQUENCE) out.kind = ValueType::Kind::Sequence;
-  if (type.kind() == proto::Type::OPTIONAL) out.kind = ValueType::Kind::Optional;
+  switch (type.kind()) {
+    case proto::Type::TENSOR:
+      break;
+    case proto::Type::SEQUENCE:
+      out.kind = ValueType::Kind::Sequence;
+      break;
+    case proto::Type::OPTIONAL:
+      out.kind = ValueType::Kind::Optional;
+      break;
+    default:
+      refuse_number("type kind", type.kind());
+  }
   return out;
 }
 

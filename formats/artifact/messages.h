@@ -14,8 +14,8 @@
 namespace quern::artifact {
 
 proto::ElementType encode_dtype(DType dtype);
-// Throws Error{Corrupt} for a number that this version does not know.
-DType decode_dtype(proto::ElementType type);
+// Throws Error{Unsupported} for a number that this version does not know.
+DType decode_dtype(uint32_t number);
 
 proto::Scheme encode_scheme(const QuantScheme& scheme);
 QuantScheme decode_scheme(const proto::Scheme& scheme);

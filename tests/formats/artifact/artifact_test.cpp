@@ -324,6 +324,46 @@ TEST(Artifact, DamageInAWeightIsFoundByVerify) {
   EXPECT_QUERN_ERROR(damaged.verify(), ErrorCode::Corrupt, "t.quern", "'w'", "checksum");
 }
 
+// `file` with `from`, which must occur once in its manifest, replaced by as many bytes; checksums made right.
+std::string with_bytes(std::string file, const std::string& from, const std::string& to) {
+  Header header = decode_header(std::as_bytes(std::span(file)));
+  const size_t at = file.find(from, header.manifest_offset);
+  EXPECT_NE(at, std::string::npos);
+  EXPECT_EQ(file.find(from, at + 1), std::string::npos);
+  file.replace(at, from.size(), to);
+  header.manifest_crc = crc32c(std::as_bytes(std::span(file)).subspan(header.manifest_offset));
+  const auto head = encode(header);
+  std::memcpy(file.data(), head.data(), head.size());
+  return file;
+}
+
+// Enumerators that only a newer quern knows must not read as the first one, or as nothing.
+TEST(Artifact, NumbersOfANewerQuernAreRefusedByName) {
+  const TempDir dir;
+  Graph graph("numbers");
+  Rewriter rewriter(graph);
+  Value* x = rewriter.add_input("x", {DType::F32, SymShape{5, 78}});
+  Value* w = rewriter.add_constant(counted(DType::F32, {5, 77}), "w");
+  rewriter.add_constant(quantized(DType::I8, true, QuantScheme::Granularity::Group), "q");
+  rewriter.add_output(w, "w_out");
+  rewriter.add_output(x, "y");
+  rewriter.commit();
+  write(dir / "a.quern", graph);
+  const std::string file = read_text(dir / "a.quern");
+  using namespace std::string_literals;
+  // Of w: element_type 1, dims 5 and 77.
+  EXPECT_QUERN_ERROR(parse_text(with_bytes(file, "\x08\x01\x12\x02\x05\x4D"s, "\x08\x63\x12\x02\x05\x4D"s)),
+                     ErrorCode::Unsupported, "'w'", "element type number 99", "newer");
+  // Of x: element_type 1, a shape of two dimensions.
+  EXPECT_QUERN_ERROR(parse_text(with_bytes(file, "\x08\x01\x12\x09"s, "\x08\x63\x12\x09"s)),
+                     ErrorCode::Unsupported, "'x'", "element type number 99", "newer");
+  // Of q: code 14, symmetric, granularity 2.
+  EXPECT_QUERN_ERROR(parse_text(with_bytes(file, "\x08\x0E\x10\x01\x18\x02"s, "\x08\x0E\x10\x01\x18\x63"s)),
+                     ErrorCode::Unsupported, "'q'", "granularity number 99", "newer");
+  EXPECT_QUERN_ERROR(parse_text(with_bytes(file, "\x08\x0E\x10\x01\x18\x02"s, "\x08\x63\x10\x01\x18\x02"s)),
+                     ErrorCode::Unsupported, "'q'", "element type number 99", "newer");
+}
+
 // The manifest with one byte changed and its checksums made right again: what the checksums would have caught
 // must still be no crash.
 TEST(Artifact, AManifestOfNonsenseIsAnErrorOrAGraph) {
