@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ir/attribute_types.h"
 #include "ir/ops/register.h"
 
 namespace quern {
@@ -61,6 +62,7 @@ void check_arity(const Node& node) {
       throw_error(ErrorCode::InvalidModel, describe(node), " lacks the attribute '", name, "'");
     }
   }
+  check_attribute_types(node);
 }
 
 }  // namespace quern
