@@ -8,11 +8,13 @@
 #include "cli/chat.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/generate_batch.h"
+#include "cli/context_bound.h"
 #include "cli/files.h"
 #include "cli/format.h"
 #include "cli/interrupt.h"
 #include "cli/loaded_model.h"
 #include "cli/prefix_cache.h"
+#include "cli/sampling.h"
 #include "cli/speculation.h"
 #include "formats/tokenizer/utf8.h"
 #include "runtime/generate/generate.h"
@@ -35,17 +37,9 @@ void declare(OptionSet& options) {
   options.section("Length")
       .integer("max-tokens,n", "N", {1, 1e9}, "generate at most N tokens", 128)
       .texts("stop", "TEXT", "end where the text would hold this; it is not printed")
-      .flag("ignore-eos", "go on after a token that ends texts")
-      .section("Sampling (default: greedy, always the most likely token)")
-      .number("temperature", "T", {0, 100}, "sample, the more adventurous the higher; 0 is greedy")
-      .integer("top-k", "K", {0, 1e9}, "sample from the K most likely tokens; 0: all", 0)
-      .number("top-p", "P", {0, 1}, "sample from the most likely tokens that together have this probability",
-              "1")
-      .number("min-p", "P", {0, 1},
-              "sample from tokens of at least this share of the most likely one's probability", "0")
-      .number("repetition-penalty", "R", {0.01, 100}, "make tokens that occurred less likely; 1: do not", "1")
-      .integer("seed", "N", {0, 9e15}, "the same seed gives the same text", 0)
-      .section("How");
+      .flag("ignore-eos", "go on after a token that ends texts");
+  declare_sampling_options(options);
+  options.section("How");
   declare_session_options(options);
   declare_speculation_options(options);
   declare_prefix_options(options);
@@ -54,6 +48,8 @@ void declare(OptionSet& options) {
                "goes on with a text, greedily")
       .example("quern generate model.quern -p \"Once\" --temperature 0.8 --top-p 0.95 --seed 7",
                "samples, repeatably")
+      .example("quern generate model.quern -p \"Once\" --sample --seed 7",
+               "samples as the model's makers suggest")
       .example("quern generate model.quern --chat --system \"Answer briefly.\" -p \"Why is the sky blue?\"",
                "asks a chat model")
       .example("quern generate model.quern -f long.txt --speculate ngram",
@@ -116,25 +112,11 @@ Prompt read_prompt(const Arguments& arguments, const LoadedModel& model) {
   return prompt;
 }
 
-runtime::SamplingOptions sampling(const Arguments& arguments) {
-  runtime::SamplingOptions options;
-  const std::optional<double> temperature = arguments.number("temperature");
-  const bool narrowed = arguments.given("top-k") || arguments.given("top-p") || arguments.given("min-p");
-  options.sample = temperature ? *temperature > 0 : narrowed;
-  if (options.sample) options.temperature = static_cast<float>(temperature.value_or(1));
-  options.top_k = arguments.integer_of("top-k");
-  options.top_p = static_cast<float>(arguments.number_of("top-p"));
-  options.min_p = static_cast<float>(arguments.number_of("min-p"));
-  options.repetition_penalty = static_cast<float>(arguments.number_of("repetition-penalty"));
-  options.seed = static_cast<uint64_t>(arguments.integer_of("seed"));
-  return options;
-}
-
 std::string rate_text(double rate) {
   return format_grouped(std::llround(rate)) + " tokens/s";
 }
 
-std::string timing_text(const runtime::GenerateOutput& output) {
+std::string timing_text(const runtime::GenerateOutput& output, const Sampling& sampling) {
   const runtime::GenerateTiming& timing = output.timing;
   std::string text =
       concat("prompt: ", timing.prompt_tokens, " tokens in ", format_seconds(timing.prefill_seconds), " (",
@@ -143,11 +125,13 @@ std::string timing_text(const runtime::GenerateOutput& output) {
   if (timing.decode_tokens > 0) {
     text += concat("; generated: ", timing.generated_tokens, " tokens, ", rate_text(timing.decode_rate()));
   }
-  return text + "; ended by " + std::string(runtime::to_string(output.results.front().finish));
+  return text + "; " + sampling_text(sampling) + "; ended by " +
+         std::string(runtime::to_string(output.results.front().finish));
 }
 
 nlohmann::ordered_json to_json(const Prompt& prompt, const runtime::GenerateOutput& output,
-                               const LoadedModel& model) {
+                               const LoadedModel& model, const runtime::SamplingOptions& sampling,
+                               int64_t context) {
   const runtime::GenerateResult& result = output.results.front();
   const runtime::GenerateTiming& timing = output.timing;
   nlohmann::ordered_json object = {{"prompt_ids", prompt.ids}, {"ids", result.ids}};
@@ -155,6 +139,8 @@ nlohmann::ordered_json to_json(const Prompt& prompt, const runtime::GenerateOutp
   object["text"] = model.tokenizer ? nlohmann::ordered_json(result.text) : nlohmann::ordered_json();
   object["finish_reason"] = runtime::to_string(result.finish);
   object["stop"] = result.stop.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(result.stop);
+  object["sampling"] = sampling_json(sampling);
+  object["context"] = context;
   object["timing"] = {{"load_seconds", model.seconds},
                       {"prompt_tokens", timing.prompt_tokens},
                       {"cached_tokens", timing.cached_tokens},
@@ -203,7 +189,11 @@ ExitStatus run(const Arguments& arguments, Console& console) {
       load_decoder(arguments.text_of("MODEL"), arguments.text("tokenizer"), console, "quern generate");
   const bool many = arguments.given("prompts");
   const Prompt prompt = many ? Prompt{} : read_prompt(arguments, model);
-  runtime::Session session(model.program, with_cache_memory(session_options(arguments), arguments));
+  const Sampling sampling = read_sampling(arguments, model.file.folder.generation);
+  runtime::SessionOptions session_settings = with_cache_memory(session_options(arguments), arguments);
+  session_settings = with_context_bound(session_settings, model.program->traits(),
+                                        many ? arguments.integer_of("parallel") : 1);
+  runtime::Session session(model.program, session_settings);
   std::unique_ptr<runtime::PrefixCache> prefixes;
   if (many || arguments.given("prefix-cache"))
     prefixes = open_prefix_cache(arguments, model, session, console);
@@ -213,7 +203,7 @@ ExitStatus run(const Arguments& arguments, Console& console) {
   options.max_new_tokens = arguments.integer_of("max-tokens");
   if (!arguments.flag("ignore-eos")) options.end_ids = model.end_ids;
   options.stop = arguments.list("stop");
-  options.sampling = sampling(arguments);
+  options.sampling = sampling.options;
   options.cancel = &interrupt.requested();
   options.strategy = speculation(arguments, model, console);
   options.prefix_cache = prefixes.get();
@@ -238,10 +228,15 @@ ExitStatus run(const Arguments& arguments, Console& console) {
     printer.print_prompt();
     console.print("\n");
     console.flush();
-    console.note(timing_text(output));
+    console.note(timing_text(output, sampling));
     if (output.speculation) console.note(speculation_text(*output.speculation));
+    const bool bounded = model.program->traits().context == 0 && !arguments.given("context");
+    if (bounded && output.results.front().finish == runtime::FinishReason::Context) {
+      console.note(concat("the model states no context length; ", session_settings.context,
+                          " tokens are what half of the memory at hand holds (--context N: another limit)"));
+    }
   } else {
-    console.print_json(to_json(prompt, output, model));
+    console.print_json(to_json(prompt, output, model, sampling.options, session.options().context));
   }
   return output.results.front().finish == runtime::FinishReason::Cancelled ? ExitStatus::Interrupted
                                                                            : ExitStatus::Ok;

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "cli/context_bound.h"
 #include "tests/cli/quern_binary.h"
 
 namespace quern::test {
@@ -65,6 +66,59 @@ TEST(GenerateCommand, TheSameSeedGivesTheSameText) {
   EXPECT_NE(generate({"--repetition-penalty", "1.5"}).at("ids"), generate({}).at("ids"));
 }
 
+// The example model with a generation_config.json beside it.
+struct ModelWithSuggestions {
+  TempDir folder;
+  explicit ModelWithSuggestions(const std::string& config) {
+    for (const char* name : {"model.onnx", "tokenizer.json", "config.json"})
+      std::filesystem::copy_file(example(name), folder / name);
+    write_text(folder / "generation_config.json", config);
+  }
+  std::vector<std::string> command(const std::vector<std::string>& more) const {
+    std::vector<std::string> words = {"generate", folder.path().string(), "-p", kPrompt, "-n", "24"};
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+};
+
+TEST(GenerateCommand, SamplesAsTheMakersSuggestWhenAskedTo) {
+  const ModelWithSuggestions model(R"({"do_sample": true, "temperature": 0.7, "top_k": 40, "top_p": 0.9})");
+  const auto object = quern_json(model.command({"--sample", "--seed", "3"}));
+  const auto& sampling = object.at("sampling");
+  EXPECT_EQ(sampling.at("sample"), true);
+  EXPECT_EQ(sampling.at("temperature"), 0.7);
+  EXPECT_EQ(sampling.at("top_k"), 40);
+  EXPECT_EQ(sampling.at("top_p"), 0.9);
+  EXPECT_EQ(sampling.at("min_p"), 0);
+  EXPECT_EQ(sampling.at("seed"), 3);
+  const std::vector<std::string> spelled = {"--temperature", "0.7", "--top-k", "40",
+                                            "--top-p",       "0.9", "--seed",  "3"};
+  EXPECT_EQ(object.at("ids"), quern_json(model.command(spelled)).at("ids"));
+  // What is given wins, one by one.
+  const auto mixed = quern_json(model.command({"--sample", "--temperature", "1.5"})).at("sampling");
+  EXPECT_EQ(mixed.at("temperature"), 1.5);
+  EXPECT_EQ(mixed.at("top_k"), 40);
+}
+
+TEST(GenerateCommand, IsGreedyWhateverTheMakersSuggest) {
+  const ModelWithSuggestions model(R"({"do_sample": true, "temperature": 0.7, "repetition_penalty": 1.3})");
+  const auto plain = quern_json({"generate", example("model.onnx"), "-p", kPrompt, "-n", "24"});
+  EXPECT_EQ(quern_json(model.command({})).at("ids"), plain.at("ids"));
+  EXPECT_NE(quern(model.command({})).err.find("greedy (its makers suggest sampling: --sample)"),
+            std::string::npos);
+  EXPECT_NE(quern(model.command({"--sample", "--seed", "2"}))
+                .err.find("sampled with temperature 0.7, repetition penalty 1.3, seed 2"),
+            std::string::npos);
+  expect_refused(quern(model.command({"--sample", "--temperature", "0"})), 2,
+                 {"--sample", "--temperature 0"});
+}
+
+TEST(GenerateCommand, RefusesSuggestionsThatCannotBe) {
+  const ModelWithSuggestions model(R"({"do_sample": true, "top_p": 5})");
+  EXPECT_EQ(quern(model.command({"-q"})).status, 0);
+  expect_refused(quern(model.command({"--sample", "-q"})), 3, {"top_p", "suggests"});
+}
+
 TEST(GenerateCommand, TheNumberOfThreadsChangesNothing) {
   EXPECT_EQ(generate({"-t", "1"}).at("ids"), generate({"-t", "2"}).at("ids"));
 }
@@ -119,6 +173,28 @@ TEST(GenerateCommand, EndsWhereTheContextIsFull) {
   EXPECT_EQ(object.at("finish_reason"), "context");
   EXPECT_LE(object.at("ids").size(), 13u);
   EXPECT_GE(object.at("ids").size(), 12u);
+}
+
+TEST(ContextBound, IsWhatTheCacheOfOneSequenceMayTake) {
+  const runtime::DecoderTraits traits{.layers = {{2, 16, 16}, {1, 32, 8}}};  // 104 elements a token
+  EXPECT_EQ(cli::tokens_within(104 * 4 * 1000 + 3, traits, DType::F32), 1000);
+  EXPECT_EQ(cli::tokens_within(104 * 2 * 1000, traits, DType::F16), 1000);
+  EXPECT_EQ(cli::tokens_within(1, traits, DType::F32), 1);
+  EXPECT_EQ(cli::tokens_within(1, {}, DType::F32), 0);
+  EXPECT_GT(cli::available_memory(), 0);
+  EXPECT_GT(cli::with_context_bound({}, traits).context, 0);
+  EXPECT_EQ(cli::with_context_bound({.context = 7}, traits).context, 7);
+  runtime::DecoderTraits stated = traits;
+  stated.context = 2048;
+  EXPECT_EQ(cli::with_context_bound({}, stated).context, 0);
+}
+
+// Neither the example model nor its configuration states a length.
+TEST(GenerateCommand, WithoutAContextLengthMemoryIsTheLimit) {
+  const int64_t bound = generate({}).at("context");
+  EXPECT_GT(bound, 100);
+  EXPECT_LT(bound, int64_t{1} << 40);
+  EXPECT_EQ(generate({"--context", "512"}).at("context"), 512);
 }
 
 TEST(GenerateCommand, AnInterruptEndsItWithWhatThereIs) {
