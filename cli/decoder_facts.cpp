@@ -5,6 +5,7 @@
 
 #include "cli/format.h"
 #include "cli/model_facts.h"
+#include "runtime/speculate/medusa_heads.h"
 
 namespace quern::cli {
 
@@ -17,10 +18,15 @@ int64_t constant_dim(const Value* value, size_t axis) {
   return value->shape()[axis].as_constant().value_or(0);
 }
 
+// What insert-medusa-heads adds, medusa.0.0.linear or medusa_logits_0, says nothing of the model itself.
+constexpr const char* kMedusa = "medusa";
+
 class Describer {
  public:
   explicit Describer(const Graph& graph) : graph_(graph) {
-    for (const Node* node : graph.nodes()) nodes_[node->op()].push_back(node);
+    for (const Node* node : graph.nodes()) {
+      if (!node->name().starts_with(kMedusa)) nodes_[node->op()].push_back(node);
+    }
   }
 
   std::optional<DecoderFacts> describe() {
@@ -31,6 +37,8 @@ class Describer {
     describe_positions();
     describe_mlp();
     describe_biases();
+    if (const int64_t count = runtime::count_medusa_heads(graph_); count > 0)
+      trait(std::to_string(count) + " Medusa heads");
     name_family();
     return std::move(facts_);
   }

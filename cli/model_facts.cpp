@@ -13,6 +13,7 @@ constexpr const char* kTied = "embedding and head (tied)";
 constexpr const char* kHead = "head";
 constexpr const char* kAttention = "attention";
 constexpr const char* kMlp = "mlp";
+constexpr const char* kMedusa = "Medusa heads";
 constexpr const char* kNorms = "norms";
 constexpr const char* kPositions = "positions";
 constexpr const char* kWeights = "weights";
@@ -80,6 +81,7 @@ bool reaches_output(const Graph& graph, const Value& value, int depth = 4) {
 }
 
 const char* part_of_linear(const Graph& graph, const Node& node) {
+  if (node.name().starts_with("medusa")) return kMedusa;
   const Value& output = *node.output();
   if (reaches_output(graph, output)) return kHead;
   if (feeds_attention(output) || comes_from_attention(node.input(0))) return kAttention;
@@ -127,6 +129,8 @@ class Parts {
     }
     for (const Value* constant : constants) {
       const auto [found, added] = parts_.emplace(constant, part);
+      // A projection that heads share is the model's.
+      if (!added && found->second == std::string(kMedusa)) found->second = part;
       const std::set<std::string> both = {found->second, part};
       if (!added && both == std::set<std::string>{kEmbedding, kHead}) found->second = kTied;
     }

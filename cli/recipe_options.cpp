@@ -14,9 +14,9 @@ namespace {
 
 using nlohmann::json;
 
-const char* const kRecipeOptions[] = {"weights",    "symmetric",   "asymmetric",  "granularity",
-                                      "group-size", "method",      "clip",        "activations",
-                                      "override",   "target-bits", "target-size", "max-ppl-increase"};
+const char* const kRecipeOptions[] = {
+    "weights",     "symmetric", "asymmetric",  "granularity", "group-size",       "method",      "clip",
+    "activations", "override",  "target-bits", "target-size", "max-ppl-increase", "medusa-heads"};
 
 // One setting of an override: "int8", "asymmetric", "group", "group-size:64", "scales:f32".
 void apply_setting(const std::string& setting, json& entry) {
@@ -99,7 +99,11 @@ void declare_recipe_options(OptionSet& options) {
               "none")
       .texts("override", "REGEX=SETTINGS",
              "other settings for tensors whose name in the model has a match, such as 'lm_head=int8' or "
-             "'down_proj=int4,asymmetric,group-size:64'; where several match, the last wins");
+             "'down_proj=int4,asymmetric,group-size:64'; where several match, the last wins")
+      .section("Heads")
+      .text("medusa-heads", "FILE",
+            "put in Medusa heads, for --speculate medusa: a safetensors file with trained ones (of `quern "
+            "train-heads`, Medusa, TGI or vLLM), or fresh:K, K heads that say what the model says");
 }
 
 passes::Recipe recipe_of(const Arguments& arguments) {
@@ -113,7 +117,27 @@ passes::Recipe recipe_of(const Arguments& arguments) {
     return with_context("reading the recipe '" + *file + "'",
                         [&] { return passes::parse_recipe(read_input(*file)); });
   }
-  return passes::conversion_recipe(weight_options(arguments), calibration_record(arguments));
+  return passes::conversion_recipe(weight_options(arguments), calibration_record(arguments),
+                                   head_steps(arguments));
+}
+
+std::vector<passes::RecipeStep> head_steps(const Arguments& arguments) {
+  const std::optional<std::string> given = arguments.text("medusa-heads");
+  if (!given) return {};
+  json options = {{"weights", *given}};
+  if (given->starts_with("fresh:")) {
+    const std::optional<int64_t> count = parse_integer(std::string_view(*given).substr(6));
+    if (!count || *count < 1 || *count > 16)
+      throw UsageError("--medusa-heads fresh:K takes a number from 1 to 16, not '" + given->substr(6) + "'");
+    options = {{"weights", "fresh"}, {"heads", *count}};
+  }
+  return {{.pass = "insert-medusa-heads", .options = options}};
+}
+
+std::vector<std::filesystem::path> head_files(const Arguments& arguments) {
+  const std::optional<std::string> given = arguments.text("medusa-heads");
+  if (!given || given->starts_with("fresh:")) return {};
+  return {*given};
 }
 
 json weight_options(const Arguments& arguments) {

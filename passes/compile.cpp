@@ -54,8 +54,10 @@ class SourceDigests {
 
 }  // namespace
 
-Recipe conversion_recipe(const nlohmann::json& weights, const nlohmann::json& calibration) {
+Recipe conversion_recipe(const nlohmann::json& weights, const nlohmann::json& calibration,
+                         const std::vector<RecipeStep>& heads) {
   Recipe recipe{.name = "convert", .steps = canonicalization_steps()};
+  recipe.steps.insert(recipe.steps.end(), heads.begin(), heads.end());
   recipe.steps.push_back({.pass = "tie-weights"});
   recipe.steps.push_back({.pass = "quantize-weights", .options = weights});
   recipe.steps.push_back({.pass = "calibrate-weights", .options = calibration});

@@ -16,11 +16,12 @@
 
 namespace quern::passes {
 
-// What `quern convert` runs: canonicalization, one tensor for tied weights, the decision of what each weight
-// becomes, and its layout. `weights`: options of the pass quantize-weights; `calibration`: of
-// calibrate-weights.
+// What `quern convert` runs: canonicalization, heads that are added, one tensor for tied weights, the
+// decision of what each weight becomes, and its layout. `weights`: options of the pass quantize-weights;
+// `calibration`: of calibrate-weights; `heads`: steps such as insert-medusa-heads.
 Recipe conversion_recipe(const nlohmann::json& weights,
-                         const nlohmann::json& calibration = nlohmann::json::object());
+                         const nlohmann::json& calibration = nlohmann::json::object(),
+                         const std::vector<RecipeStep>& heads = {});
 
 // What runs a model as it is: canonicalization and one tensor for tied weights; weights keep their numbers.
 Recipe execution_recipe();

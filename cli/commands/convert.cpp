@@ -128,7 +128,8 @@ ExitStatus run(const Arguments& arguments, Console& console) {
   check_supported(model);
   // Read it now: a broken tokenizer is found here, not by whoever runs the artifact.
   read_folder(model, arguments.text("tokenizer"));
-  const passes::ArtifactParts parts{.attachments = model.folder.attachments(), .sources = model.files};
+  passes::ArtifactParts parts{.attachments = model.folder.attachments(), .sources = model.files};
+  for (const std::filesystem::path& file : head_files(arguments)) parts.sources.push_back(file);
 
   Conversion conversion{.model_path = model.path, .output_path = *output, .source_bytes = model.size_bytes};
   const std::optional<calibrate::Samples> samples =
@@ -137,7 +138,7 @@ ExitStatus run(const Arguments& arguments, Console& console) {
     if (!samples) throw UsageError("choosing formats needs data to measure on: --calibration-data FILE");
     nlohmann::json weights = weight_options(arguments);
     choose_formats(arguments, model, *samples, weights, calibration_record(arguments), console);
-    recipe = passes::conversion_recipe(weights, calibration_record(arguments));
+    recipe = passes::conversion_recipe(weights, calibration_record(arguments), head_steps(arguments));
   }
   const std::optional<calibrate::CalibrationTable> table = calibration_table(arguments, model);
   passes::PassContext context{.threads = static_cast<int>(arguments.integer("threads").value_or(0)),
