@@ -6,6 +6,7 @@
 #include "ir/error.h"
 #include "passes/canonicalize/to_decoder.h"
 #include "passes/compile.h"
+#include "runtime/speculate/medusa_heads.h"
 
 namespace quern::cli {
 
@@ -22,7 +23,12 @@ LoadedModel load_model(const std::filesystem::path& path, const std::optional<st
                  [&] { passes::prepare_for_execution(*model.file.graph); });
     for (const std::string& warning : apply_folder(model.file)) console.warn(one_line(warning));
   }
-  if (passes::is_decoder(*model.file.graph)) model.program = runtime::Program::compile(*model.file.graph);
+  if (passes::is_decoder(*model.file.graph)) {
+    const Graph& graph = *model.file.graph;
+    model.program = runtime::Program::compile(graph, runtime::count_medusa_heads(graph) > 0
+                                                         ? runtime::medusa_program(graph)
+                                                         : runtime::ProgramOptions());
+  }
   if (const auto& found = model.file.folder.tokenizer) model.tokenizer = found->tokenizer;
   model.end_ids = model.file.folder.generation.eos_ids;
   if (model.end_ids.empty() && model.tokenizer) model.end_ids = model.tokenizer->eos_hints();

@@ -1,11 +1,16 @@
 #include "cli/speculation.h"
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "cli/files.h"
 #include "cli/format.h"
+#include "formats/artifact/artifact.h"
 #include "formats/file/checksum.h"
 #include "runtime/speculate/datastore_drafter.h"
+#include "runtime/speculate/medusa_drafter.h"
+#include "runtime/speculate/medusa_heads.h"
 #include "runtime/speculate/model_drafter.h"
 #include "runtime/speculate/ngram_drafter.h"
 #include "runtime/speculate/speculative_decoding.h"
@@ -76,6 +81,48 @@ StrategyFactory with_datastore(const Arguments& arguments, const LoadedModel& mo
   };
 }
 
+// What --tree says, else the tree that `quern tune-medusa` left in the artifact; without nodes: grown anew
+// for each token.
+runtime::MedusaTree medusa_tree(const Arguments& arguments, const LoadedModel& model) {
+  const std::optional<std::string> given = arguments.text("tree");
+  if (given == "grown") return {};
+  if (given) {
+    return with_context(concat("reading the tree '", one_line(*given), "'"), [&] {
+      return runtime::MedusaTree::parse(given->starts_with("[") ? *given : read_input(*given));
+    });
+  }
+  if (!model.file.is_artifact()) return {};
+  const auto stored = artifact::Artifact::open(model.file.path).attachment(runtime::kMedusaTreeAttachment);
+  return stored ? runtime::MedusaTree::parse(*stored) : runtime::MedusaTree();
+}
+
+StrategyFactory with_medusa(const Arguments& arguments, const LoadedModel& model) {
+  if (runtime::count_medusa_heads(*model.file.graph) == 0) {
+    throw_error(ErrorCode::InvalidArgument, "'", model.file.path.string(),
+                "' has no Medusa heads; `quern convert --medusa-heads FILE` puts them in");
+  }
+  const runtime::MedusaTree tree = medusa_tree(arguments, model);
+  runtime::PacingOptions paced = pacing(arguments);
+  if (!tree.empty()) {
+    if (arguments.given("draft-length"))
+      throw UsageError(
+          "--draft-length and a fixed --tree contradict each other; --tree grown takes a length");
+    paced.most = static_cast<int64_t>(tree.size());
+    paced.adaptive = !arguments.flag("whole-tree");
+  } else if (arguments.flag("whole-tree")) {
+    throw UsageError("--whole-tree needs a fixed tree: --tree FILE");
+  }
+  std::optional<runtime::TypicalAcceptance> typical;
+  if (arguments.given("typical-acceptance")) {
+    const double epsilon = *arguments.number("typical-acceptance");
+    typical = runtime::TypicalAcceptance{.epsilon = epsilon, .delta = std::sqrt(epsilon)};
+  }
+  return [tree, paced, typical](runtime::Session& session, runtime::Sampler& sampler) {
+    return std::make_unique<runtime::SpeculativeDecoding>(
+        session, sampler, std::make_unique<runtime::MedusaDrafter>(session, tree), paced, typical);
+  };
+}
+
 }  // namespace
 
 std::string tokenizer_identity(const tokenizer::Tokenizer& tokenizer) {
@@ -86,7 +133,7 @@ std::string tokenizer_identity(const tokenizer::Tokenizer& tokenizer) {
 
 void declare_speculation_options(OptionSet& options) {
   options
-      .choice("speculate", {"ngram", "draft", "rest"},
+      .choice("speculate", {"ngram", "draft", "rest", "medusa"},
               "guess tokens and let the model verify them together; the text stays the same")
       .text("draft", "MODEL", "for draft: the small model that guesses; it must share the tokenizer")
       .text("datastore", "FILE", "for rest: texts to guess from, indexed by `quern datastore build`")
@@ -96,23 +143,37 @@ void declare_speculation_options(OptionSet& options) {
               "for draft, where the text is sampled: guess with the model's own random numbers, which gives "
               "the text of plain sampling, or accept more by rejection sampling, which gives another text of "
               "the same distribution",
-              "shared");
+              "shared")
+      .text("tree", "TREE",
+            "for medusa: the guesses that are verified, a JSON list of paths such as [[0],[1],[0,0]], or a "
+            "file "
+            "with one; grown: as each token asks for; default: the one that `quern tune-medusa` put into the "
+            "artifact, else grown")
+      .flag("whole-tree", "for medusa: always verify the whole tree; default: the part that pays")
+      .number(
+          "typical-acceptance", "EPSILON", {0, 1},
+          "for medusa: LOSSY, the text is no longer the model's own: accept what is typical of the model, "
+          "p > min(E, sqrt(E) exp(-entropy)); 0.09 is usual");
 }
 
 StrategyFactory speculation(const Arguments& arguments, const LoadedModel& model, Console& console) {
   const std::optional<std::string> kind = arguments.text("speculate");
   if (!kind) {
-    for (const char* name : {"draft", "datastore", "draft-length"}) {
+    for (const char* name :
+         {"draft", "datastore", "draft-length", "tree", "whole-tree", "typical-acceptance"}) {
       if (arguments.given(name)) throw UsageError(concat("--", name, " says nothing without --speculate"));
     }
     return {};
   }
-  for (const auto& [option, wanted] : {std::pair{"draft", "draft"}, std::pair{"datastore", "rest"}}) {
+  for (const auto& [option, wanted] :
+       {std::pair{"draft", "draft"}, std::pair{"datastore", "rest"}, std::pair{"tree", "medusa"},
+        std::pair{"whole-tree", "medusa"}, std::pair{"typical-acceptance", "medusa"}}) {
     if (arguments.given(option) && *kind != wanted)
       throw UsageError(concat("--", option, " needs --speculate ", wanted));
   }
   if (*kind == "draft") return with_draft(arguments, model, console);
   if (*kind == "rest") return with_datastore(arguments, model);
+  if (*kind == "medusa") return with_medusa(arguments, model);
   return [paced = pacing(arguments)](runtime::Session& session, runtime::Sampler& sampler) {
     return std::make_unique<runtime::SpeculativeDecoding>(session, sampler,
                                                           std::make_unique<runtime::NgramDrafter>(), paced);

@@ -48,6 +48,9 @@ class Drafter {
   // takes time.
   virtual void propose(std::span<GenerationStream* const> streams, std::span<const int64_t> limits,
                        Pacing& pacing, std::span<Proposal> proposals) = 0;
+  // The last run chose the stream's last token by the logits of this row of this step (Session::logits());
+  // called after each run, while its outputs can be read.
+  virtual void computed(const GenerationStream&, size_t /*step*/, int64_t /*row*/) {}
   // The stream has ended.
   virtual void forget(const GenerationStream&) {}
 };

@@ -148,7 +148,8 @@ void Pacing::select(std::span<Proposal> proposals) const {
                    [](const Candidate& a, const Candidate& b) { return a.reach > b.reach; });
   size_t best = 0;
   double gain = 0, most_gain = 0;
-  for (size_t n = 1; n <= candidates.size(); ++n) {
+  const size_t limit = static_cast<size_t>(most()) * proposals.size();
+  for (size_t n = 1; n <= std::min(limit, candidates.size()); ++n) {
     gain += token_seconds() * candidates[n - 1].reach;
     const double net = gain - costs_->more(static_cast<double>(n));
     if (net > most_gain || mode_ == Mode::Explore) {

@@ -17,10 +17,11 @@ std::vector<double> priors_of(const Drafter& drafter) {
 }  // namespace
 
 SpeculativeDecoding::SpeculativeDecoding(Session& session, Sampler& sampler, std::unique_ptr<Drafter> drafter,
-                                         const PacingOptions& pacing)
+                                         const PacingOptions& pacing,
+                                         std::optional<TypicalAcceptance> typical)
     : session_(session),
       drafter_(std::move(drafter)),
-      verifier_(sampler),
+      verifier_(sampler, typical),
       pacing_(pacing, drafter_->classes(), priors_of(*drafter_)) {}
 
 // Tokens that may be proposed in all. A tree is computed whole; and all tokens of a run share the rotary
@@ -81,6 +82,7 @@ void SpeculativeDecoding::settle(GenerationStream& stream, size_t i) {
   } else {
     stream.sequence.rewind(static_cast<int64_t>(proposal.size() - verdict.path.size()));
   }
+  drafter_->computed(stream, first_step_ + i, verdict.path.empty() ? 0 : verdict.path.back() + 1);
   stream.found = verdict.tokens;
   for (const Verdict::Evaluated& e : verdict.evaluated) {
     pacing_.record_token(proposal.classes[static_cast<size_t>(e.node)], e.accepted);

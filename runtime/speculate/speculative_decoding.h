@@ -15,9 +15,9 @@ namespace quern::runtime {
 // the tokens of plain decoding, at every precision, and sampling the same distribution (Verifier).
 class SpeculativeDecoding final : public DecodingStrategy {
  public:
-  // Session and sampler must outlive the strategy.
+  // Session and sampler must outlive the strategy. Exact without `typical`.
   SpeculativeDecoding(Session& session, Sampler& sampler, std::unique_ptr<Drafter> drafter,
-                      const PacingOptions& pacing = {});
+                      const PacingOptions& pacing = {}, std::optional<TypicalAcceptance> typical = {});
   void advance(std::span<GenerationStream* const> streams, std::span<const SequenceStep> company) override;
   void forget(const GenerationStream& stream) override { drafter_->forget(stream); }
   const SpeculationStatistics* statistics() const override { return &statistics_; }

@@ -67,6 +67,13 @@ const Verdict& Verifier::judge(const Proposal& proposal, const LogitsOf& logits_
   verdict_.path.clear();
   verdict_.tokens.clear();
   verdict_.evaluated.clear();
+  if (typical_ && !proposal.empty()) {
+    accept_typical(proposal, logits_of, history);
+    const int32_t last = verdict_.path.empty() ? -1 : verdict_.path.back();
+    verdict_.tokens.push_back(sampler_.next(logits_of(last), history, random));
+    history.push_back(verdict_.tokens.back());
+    return verdict_;
+  }
   for (int32_t node = -1;;) {
     const std::span<const float> logits = logits_of(node);
     children_of(proposal, node);
