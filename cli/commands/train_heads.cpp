@@ -1,0 +1,210 @@
+// quern train-heads: heads that guess, trained on the frozen model's own hidden states.
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "calibrate/dataset.h"
+#include "calibrate/train/trainer.h"
+#include "cli/commands/head_commands.h"
+#include "cli/files.h"
+#include "cli/format.h"
+#include "cli/loaded_model.h"
+#include "cli/progress.h"
+#include "cli/table.h"
+#include "passes/heads/trained_medusa.h"
+#include "runtime/decoder/hidden_states.h"
+
+namespace quern::cli {
+namespace {
+
+using calibrate::train::Head;
+using calibrate::train::HeadScore;
+using calibrate::train::Windows;
+
+void declare(OptionSet& options) {
+  options.positional({.name = "KIND", .help = "medusa: heads that guess the tokens behind the next one"})
+      .positional({.name = "MODEL", .help = "a .quern artifact, an ONNX decoder, or a folder that holds one"})
+      .texts("data", "FILE", "text to learn from: UTF-8, or .jsonl with {\"text\": ...} a line (required)")
+      .text("output,o", "FILE.safetensors", "where to write the heads (required)")
+      .text("validation", "FILE", "text to measure on; default: every twentieth window of the data")
+      .text("tokenizer", "FILE", "a tokenizer.json; default: the artifact's own, or the one beside the model")
+      .section("Heads")
+      .integer("heads", "K", {1, 16}, "how many", 3)
+      .integer("blocks", "N", {1, 8}, "residual blocks of each", 1)
+      .choice("projection", {"shared", "own"},
+              "shared: the model's own vocabulary projection, frozen, which costs nothing; own: one for each "
+              "head, learned",
+              "shared")
+      .text("from", "FILE.safetensors", "heads to begin with")
+      .section("Training")
+      .integer("epochs", "N", {1, 1000}, "times through the data", 2)
+      .integer("window", "N", {16, 65536}, "tokens that the model sees together", 256)
+      .integer("batch", "N", {1, 4096}, "windows of a step", 8)
+      .number("rate", "R", {1e-7, 1}, "the highest learning rate; it falls by half a cosine", "0.001")
+      .integer("warm-up", "N", {0, 1e6}, "steps in which the rate rises", 40)
+      .number("weight-decay", "W", {0, 1}, "AdamW's", "0.01")
+      .integer("validations", "N", {1, 1e6}, "how often it is measured and a checkpoint left", 10)
+      .integer("seed", "N", {0, 9e15}, "of the order of windows", 0)
+      .flag("resume", "go on from the checkpoint that an interrupted training left beside the output");
+  declare_session_options(options);
+  options
+      .example("quern train-heads medusa model.quern --data books.txt -o heads.safetensors",
+               "three heads that share the model's vocabulary projection")
+      .example("quern convert model.onnx -o medusa.quern --medusa-heads heads.safetensors", "puts them in");
+}
+
+std::vector<std::vector<int64_t>> documents_of(const std::vector<std::string>& files,
+                                               const LoadedModel& model) {
+  std::vector<std::vector<int64_t>> documents;
+  for (const std::string& file : files) {
+    const calibrate::DatasetOptions options{.tokenizer = model.tokenizer ? &*model.tokenizer : nullptr,
+                                            .add_special_tokens = false};
+    for (calibrate::Document& document : calibrate::TokenData::load(file, options).documents)
+      documents.push_back(std::move(document.ids));
+  }
+  return documents;
+}
+
+struct Data {
+  Windows training, validation;
+};
+
+Data data_of(const Arguments& arguments, const LoadedModel& model) {
+  constexpr size_t kHeldOut = 20;
+  const std::vector<std::string> files = arguments.list("data");
+  if (files.empty()) throw UsageError("missing --data FILE: text to learn from");
+  int64_t window = arguments.integer_of("window");
+  if (const int64_t context = model.program->traits().context; context > 0)
+    window = std::min(window, context);
+  Data data{.training = calibrate::train::cut(documents_of(files, model), window), .validation = {}};
+  if (const auto file = arguments.text("validation")) {
+    data.validation = calibrate::train::cut(documents_of({*file}, model), window);
+    return data;
+  }
+  Windows all;
+  all.swap(data.training);
+  for (size_t i = 0; i < all.size(); ++i)
+    (i % kHeldOut == kHeldOut - 1 ? data.validation : data.training).push_back(std::move(all[i]));
+  if (data.validation.empty()) {
+    throw_error(ErrorCode::BadData, "the data has ", all.size(), " windows of ", window,
+                " tokens, fewer than ", kHeldOut, ": too few to hold some back; give --validation FILE");
+  }
+  return data;
+}
+
+calibrate::train::TrainOptions options_of(const Arguments& arguments, const std::string& output) {
+  calibrate::train::TrainOptions options;
+  options.epochs = arguments.integer_of("epochs");
+  options.batch = arguments.integer_of("batch");
+  options.rate = arguments.number_of("rate");
+  options.warm_up = arguments.integer_of("warm-up");
+  options.optimizer.weight_decay = arguments.number_of("weight-decay");
+  options.validations = arguments.integer_of("validations");
+  options.seed = static_cast<uint64_t>(arguments.integer_of("seed"));
+  options.checkpoint = output + ".checkpoint";
+  options.resume = arguments.flag("resume");
+  options.settings =
+      concat(arguments.text_of("projection"), " projection, ", arguments.integer_of("blocks"), " blocks,");
+  return options;
+}
+
+std::string percents(const std::vector<HeadScore>& scores) {
+  std::string text;
+  for (const HeadScore& score : scores) text += (text.empty() ? "" : " ") + format_percent(score.top1(), 2);
+  return text;
+}
+
+std::string losses(const std::vector<HeadScore>& scores) {
+  std::string text;
+  for (const HeadScore& score : scores)
+    text += (text.empty() ? "" : " ") + format_fixed(score.mean_loss(), 3);
+  return text;
+}
+
+nlohmann::ordered_json scores_json(const std::vector<HeadScore>& scores) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const HeadScore& score : scores)
+    list.push_back({{"loss", score.mean_loss()}, {"top1", score.top1()}, {"tokens", score.rows}});
+  return list;
+}
+
+std::vector<Head> heads_of(const Arguments& arguments, const Graph& graph) {
+  passes::MedusaTraining options;
+  options.heads = arguments.integer_of("heads");
+  options.blocks = arguments.integer_of("blocks");
+  options.own_projections = arguments.text_of("projection") == "own";
+  const auto from = arguments.text("from");
+  return passes::medusa_heads_to_train(
+      graph, options, from ? passes::read_medusa_heads(*from) : std::vector<passes::MedusaHead>());
+}
+
+ExitStatus run(const Arguments& arguments, Console& console) {
+  const std::string kind = arguments.text_of("KIND");
+  if (kind != "medusa")
+    throw UsageError("there are no heads called '" + one_line(kind) + "'; there is medusa");
+  const std::optional<std::string> output = arguments.text("output");
+  if (!output) throw UsageError("missing -o FILE.safetensors");
+  const auto start = std::chrono::steady_clock::now();
+  const LoadedModel model =
+      load_decoder(arguments.text_of("MODEL"), arguments.text("tokenizer"), console, "quern train-heads");
+  const Data data = data_of(arguments, model);
+  const Graph& graph = *model.file.graph;
+  std::vector<Head> heads = heads_of(arguments, graph);
+  const std::string state = runtime::find_hidden_states(graph).after_final_norm->name();
+  runtime::Session session(runtime::Program::compile(graph, {.entries = {{state}}}),
+                           session_options(arguments));
+  calibrate::train::StateSource source(session, 0, {0});
+  const calibrate::train::TrainOptions options = options_of(arguments, *output);
+  Progress progress(console, "training", 0, "steps");
+  nlohmann::ordered_json history = nlohmann::ordered_json::array();
+  const std::vector<HeadScore> scores = calibrate::train::train_heads(
+      heads, source, data.training, data.validation, options,
+      {.progress =
+           [&](int64_t step, int64_t steps) {
+             progress.set_total(steps);
+             progress.update(step);
+           },
+       .validated =
+           [&](const calibrate::train::Validation& v) {
+             console.note(concat("step ", v.step, ": loss ", losses(v.train), "; validation loss ",
+                                 losses(v.validation), ", top-1 ", percents(v.validation)));
+             history.push_back({{"step", v.step}, {"validation", scores_json(v.validation)}});
+           }});
+  progress.finish();
+  passes::write_medusa_heads(*output, passes::trained_medusa_heads(heads));
+  std::error_code ignored;
+  std::filesystem::remove(options.checkpoint, ignored);
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (console.json()) {
+    console.print_json({{"output", *output},
+                        {"windows", data.training.size()},
+                        {"validation_windows", data.validation.size()},
+                        {"heads", scores_json(scores)},
+                        {"history", history},
+                        {"seconds", seconds}});
+    return ExitStatus::Ok;
+  }
+  Table table({{"head"}, {"guesses token"}, {"validation loss", Align::Right}, {"top-1", Align::Right}});
+  for (size_t h = 0; h < scores.size(); ++h) {
+    table.add_row({std::to_string(h), concat("t + ", heads[h].ahead), format_fixed(scores[h].mean_loss(), 3),
+                   format_percent(scores[h].top1(), 2)});
+  }
+  console.summary(table.to_string() +
+                  concat("wrote ", one_line(*output), " in ", format_seconds(seconds), "\n"));
+  return ExitStatus::Ok;
+}
+
+}  // namespace
+
+Command train_heads_command() {
+  return {.name = "train-heads",
+          .summary = "train heads that guess, on a frozen model",
+          .group = "Compile",
+          .details =
+              "The model's hidden states are computed by its own runtime; only the heads are learned, by "
+              "cross-entropy against the text, the head k places ahead weighted 0.8^k, with AdamW. Of "
+              "each head the state is kept in which its loss on the validation text was least.",
+          .declare = declare,
+          .run = run};
+}
+
+}  // namespace quern::cli
