@@ -92,8 +92,9 @@ runtime::MedusaTree medusa_tree(const Arguments& arguments, const LoadedModel& m
     });
   }
   if (!model.file.is_artifact()) return {};
-  const auto stored = artifact::Artifact::open(model.file.path).attachment(runtime::kMedusaTreeAttachment);
-  return stored ? runtime::MedusaTree::parse(*stored) : runtime::MedusaTree();
+  const artifact::Artifact artifact = artifact::Artifact::open(model.file.path);
+  const auto stored = artifact.attachment(runtime::kMedusaTreeAttachment);
+  return stored ? runtime::MedusaTree::parse(std::string(*stored)) : runtime::MedusaTree();
 }
 
 StrategyFactory with_medusa(const Arguments& arguments, const LoadedModel& model) {

@@ -127,7 +127,8 @@ ExitStatus run(const Arguments& arguments, Console& console) {
     file.write(std::string_view(text));
     file.commit();
   }
-  if (arguments.flag("store")) artifact::set_attachment(model.file.path, runtime::kMedusaTreeAttachment, text);
+  if (arguments.flag("store"))
+    artifact::set_attachment(model.file.path, runtime::kMedusaTreeAttachment, text);
   if (console.json()) {
     console.print_json(json);
   } else {

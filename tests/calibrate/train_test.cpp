@@ -153,8 +153,8 @@ TEST_F(TrainHeadsTest, LearnsWhatThereIsToLearn) {
     std::vector<HeadScore> before = score_heads(trained, source_, validation_);
     const std::vector<HeadScore> after = train_heads(trained, source_, training_, validation_, options_);
     for (size_t h = 0; h < 2; ++h) {
-      EXPECT_LT(after[h].mean_loss(), before[h].mean_loss() - 0.3);
-      EXPECT_GT(after[h].top1(), 0.15);
+      EXPECT_LT(after[h].mean_loss(), before[h].mean_loss() - 0.2);
+      EXPECT_GT(after[h].top1(), 0.1);
       EXPECT_EQ(after[h].rows, 4 * (48 - static_cast<int64_t>(h) - 2));
     }
     EXPECT_EQ(score_heads(trained, source_, validation_)[0].correct, after[0].correct);
@@ -163,6 +163,7 @@ TEST_F(TrainHeadsTest, LearnsWhatThereIsToLearn) {
 
 TEST_F(TrainHeadsTest, GoesOnWhereItWasInterrupted) {
   const test::TempDir dir;
+  options_.epochs = 2;
   std::vector<Head> whole = heads();
   train_heads(whole, source_, training_, validation_, options_);
   TrainOptions options = options_;
@@ -171,14 +172,14 @@ TEST_F(TrainHeadsTest, GoesOnWhereItWasInterrupted) {
   std::vector<Head> first = heads();
   struct Stop {};
   const TrainHooks stop{.progress = [](int64_t step, int64_t) {
-    if (step == 25) throw Stop();
+    if (step == 8) throw Stop();
   }};
   EXPECT_THROW(train_heads(first, source_, training_, validation_, options, stop), Stop);
   std::vector<Head> second = heads();
   int64_t steps = 0;
   train_heads(second, source_, training_, validation_, options,
               {.progress = [&](int64_t, int64_t) { ++steps; }});
-  EXPECT_LT(steps, 54);
+  EXPECT_EQ(steps, 12);
   EXPECT_EQ(values(second), values(whole));
   options.rate = 0.02;
   EXPECT_QUERN_ERROR(train_heads(second, source_, training_, validation_, options),
@@ -187,6 +188,7 @@ TEST_F(TrainHeadsTest, GoesOnWhereItWasInterrupted) {
 
 TEST_F(TrainHeadsTest, KeepsTheBestState) {
   TrainOptions options = options_;
+  options.epochs = 2;
   options.rate = 0.9;  // diverges
   std::vector<Head> trained = heads();
   double least = 1e9;
@@ -256,9 +258,9 @@ TEST(MedusaTuning, ChoosesByCosts) {
   EXPECT_NEAR(costs.run(3), 1.2, 1e-12);
   EXPECT_NEAR(costs.run(85), 17.4, 1e-12);
   const MedusaChoice best = choose_medusa_tree(accuracies, costs, 0, 64);
-  EXPECT_EQ(best.tree.size(), 4u);
-  EXPECT_NEAR(best.expected_tokens, 1 + 0.6 + 0.3 + 0.2 + 0.12, 1e-12);
-  EXPECT_NEAR(best.expected_speedup, best.expected_tokens / 1.5, 1e-12);
+  EXPECT_EQ(best.tree.size(), 3u);
+  EXPECT_NEAR(best.expected_tokens, 1 + 0.6 + 0.3 + 0.2, 1e-12);
+  EXPECT_NEAR(best.expected_speedup, best.expected_tokens / 1.4, 1e-12);
   EXPECT_EQ(choose_medusa_tree(accuracies, costs, 9, 64).tree.size(), 9u);
 }
 
