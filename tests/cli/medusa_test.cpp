@@ -37,7 +37,7 @@ class MedusaCommandTest : public testing::Test {
 };
 
 TEST_F(MedusaCommandTest, GivesTheSameTextInEveryScheme) {
-  for (const char* weights : {"keep", "f16", "int8", "int4"}) {
+  for (const char* weights : {"keep", "fp16", "int8", "int4"}) {
     const std::string model = convert("fresh:3", weights);
     const nlohmann::json plain = generate(model, {});
     for (const char* tree : {"grown", "[[0]]", "[[0],[1],[2],[3],[0,0],[0,1],[1,0],[0,0,0]]"}) {
