@@ -52,6 +52,11 @@ void infer_cached_attention(InferContext& context) {
   context.set_output(0, context.dtype(0), shape);
 }
 
+// AppendCache(k, v) -> v: what CachedAttention appends, without its attention
+void infer_append_cache(InferContext& context) {
+  context.set_output(0, context.dtype(1), context.shape(1));
+}
+
 // SelectRows(x [tokens, C]) -> [selected, C]
 void infer_select_rows(InferContext& context) {
   std::optional<SymShape> shape = context.shape(0);
@@ -94,6 +99,12 @@ void register_quern_schemas(SchemaTable& table) {
              .max_inputs = 5,
              .required_attributes = {"layer", "heads", "head_size"},
              .infer = infer_cached_attention});
+  table.add({.domain = domain,
+             .op = "AppendCache",
+             .min_inputs = 2,
+             .max_inputs = 2,
+             .required_attributes = {"layer", "heads", "head_size"},
+             .infer = infer_append_cache});
   table.add(
       {.domain = domain, .op = "QuantizeWeight", .min_inputs = 1, .max_inputs = 2, .infer = infer_weight});
   table.add({.domain = domain, .op = "PackWeight", .min_inputs = 1, .max_inputs = 1, .infer = infer_weight});

@@ -21,6 +21,8 @@ std::vector<double> summed(const NormRow& row) {
     v[i] = row.x[i];
     if (row.skip != nullptr) v[i] += row.skip[i];
     if (row.bias != nullptr) v[i] += row.bias[i];
+    // As it is stored: whoever norms a stored sum gets the same.
+    v[i] = static_cast<float>(v[i]);
   }
   return v;
 }

@@ -16,11 +16,12 @@ AttentionStep::AttentionStep(const PlanKernels& kernels, int layer, const cpu::A
     : kernels_(kernels), layer_(layer), shape_(shape), at_(operands) {
   kind = "attention";
   row_local = false;
-  reads = {at_.q, at_.k, at_.v};
+  reads = {at_.k, at_.v};
+  if (at_.q.defined()) reads.push_back(at_.q);
   for (const auto& spec : {at_.rotate_q, at_.rotate_k}) {
     if (spec) reads.push_back(spec->table);
   }
-  writes = {at_.out};
+  if (at_.out.defined()) writes = {at_.out};
 }
 
 int64_t AttentionStep::scratch_floats(const cpu::AttentionShape& shape) {
@@ -80,10 +81,12 @@ struct AttentionStep::Run {
         thread(t),
         shape(s.shape_),
         scratch(p.attention_scratch + t * p.attention_scratch_stride),
-        q(p.view(s.at_.q)),
         k(p.view(s.at_.k)),
-        v(p.view(s.at_.v)),
-        out(p.view(s.at_.out)) {
+        v(p.view(s.at_.v)) {
+    if (s.at_.q.defined()) {
+      q = p.view(s.at_.q);
+      out = p.view(s.at_.out);
+    }
     shape.cache_dtype = p.cache_dtype;
   }
 
@@ -193,6 +196,7 @@ struct AttentionStep::Run {
 
 void AttentionStep::run(const Pass& pass, int thread) const {
   Run run(*this, pass, thread);
+  if (!at_.q.defined()) return run.append_all();
   bool single_rows = true, any_tree = false;
   int64_t items = 0, longest = 0;
   for (const Piece& piece : pass.pieces) {

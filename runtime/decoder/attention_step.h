@@ -11,6 +11,7 @@ namespace quern::runtime {
 class AttentionStep final : public Step {
  public:
   struct Operands {
+    // Without q and out, keys and values are appended and nobody attends to them.
     Operand q, k, v, out;
     std::optional<RotarySpec> rotate_q, rotate_k;  // what is still to be done to q and k
   };

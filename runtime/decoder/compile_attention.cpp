@@ -77,7 +77,10 @@ RotarySpec EntryCompiler::rotary_spec(const Node& node) {
 // Whether the attention behind it rotates the heads itself.
 bool EntryCompiler::is_fused_rotary(const Node& node) const {
   const Node* user = sole_user(node.output());
-  return user != nullptr && user->is("CachedAttention", kQuernDomain) && user->input(2) != node.output() &&
+  if (user == nullptr) return false;
+  const bool attends = user->is("CachedAttention", kQuernDomain);
+  if (!attends && !user->is("AppendCache", kQuernDomain)) return false;
+  return user->input(attends ? 2 : 1) != node.output() &&
          user->int_attribute("head_size", 0) == node.int_attribute("head_size", -1);
 }
 
@@ -111,33 +114,46 @@ cpu::AttentionShape attention_shape(const Node& node) {
   return shape;
 }
 
+// What an input's rows are, and how they are still to be rotated.
+Operand EntryCompiler::head_input(const Node& node, size_t input, int64_t width,
+                                  std::optional<RotarySpec>* rotate) {
+  const Value* value = node.input(input);
+  const Node* producer = value != nullptr ? value->producer() : nullptr;
+  const bool fused = rotate != nullptr && producer != nullptr && producer->is("Rotary", kQuernDomain) &&
+                     is_fused_rotary(*producer);
+  if (fused) *rotate = rotary_spec(*producer);
+  const RowValue& row = fused ? row_input(*producer, 0) : row_input(node, input);
+  if (row.space != Space::Tokens || row.at.width != width) {
+    invalid(node, concat("input ", input, " has ", row.at.width, " features, ", width, " were expected"));
+  }
+  return row.at;
+}
+
 void EntryCompiler::attention(const Node& node) {
   cpu::AttentionShape shape = attention_shape(node);
   const auto heads_constant = [&](size_t input) { return bias_of(node, input, shape.heads); };
   shape.sinks = heads_constant(3);
   shape.slopes = heads_constant(4);
-  const auto head_input = [&](size_t input, int64_t width, std::optional<RotarySpec>* rotate) {
-    const Value* value = node.input(input);
-    const Node* producer = value != nullptr ? value->producer() : nullptr;
-    const bool fused = rotate != nullptr && producer != nullptr && producer->is("Rotary", kQuernDomain) &&
-                       is_fused_rotary(*producer);
-    if (fused) *rotate = rotary_spec(*producer);
-    const RowValue& row = fused ? row_input(*producer, 0) : row_input(node, input);
-    if (row.space != Space::Tokens || row.at.width != width) {
-      invalid(node, concat("input ", input, " has ", row.at.width, " features, ", width, " were expected"));
-    }
-    return row.at;
-  };
   AttentionStep::Operands at;
-  at.q = head_input(0, shape.heads * shape.head_size, &at.rotate_q);
-  at.k = head_input(1, shape.kv_heads * shape.head_size, &at.rotate_k);
-  at.v = head_input(2, shape.kv_heads * shape.value_size, nullptr);
+  at.q = head_input(node, 0, shape.heads * shape.head_size, &at.rotate_q);
+  at.k = head_input(node, 1, shape.kv_heads * shape.head_size, &at.rotate_k);
+  at.v = head_input(node, 2, shape.kv_heads * shape.value_size, nullptr);
   at.out = define(node.output(), Space::Tokens, {shape.heads * shape.value_size});
   const int64_t layer = node.int_attribute("layer", -1);
   PlanLayer& planned = plan_.layers[static_cast<size_t>(layer)];
   planned.attention = shape;
   add_step(std::make_unique<AttentionStep>(plan_.kernels, static_cast<int>(layer), shape, at), node,
            Space::Tokens);
+}
+
+void EntryCompiler::append_cache(const Node& node) {
+  const cpu::AttentionShape shape = attention_shape(node);
+  AttentionStep::Operands at;
+  at.k = head_input(node, 0, shape.kv_heads * shape.head_size, &at.rotate_k);
+  at.v = head_input(node, 1, shape.kv_heads * shape.value_size, nullptr);
+  define_view(node.output(), row_input(node, 1), 0, row_input(node, 1).features);
+  const auto layer = static_cast<int>(node.int_attribute("layer", -1));
+  add_step(std::make_unique<AttentionStep>(plan_.kernels, layer, shape, at), node, Space::Tokens);
 }
 
 void EntryCompiler::select_rows(const Node& node) {

@@ -267,7 +267,13 @@ void EntryCompiler::emit_start() {
 void EntryCompiler::compile() {
   find_needed();
   if (start_ != nullptr) emit_start();
-  for (const Node* node : order_) entry_.has_cache |= node->is("CachedAttention", kQuernDomain);
+  for (const Node* node : order_) {
+    if (!node->is("CachedAttention", kQuernDomain) && !node->is("AppendCache", kQuernDomain)) continue;
+    entry_.has_cache = true;
+    const auto layer = static_cast<size_t>(node->int_attribute("layer", -1));
+    if (layer >= plan_.layers.size()) invalid(*node, concat("layer ", layer, " is no layer of the model"));
+    entry_.has_last_layer |= layer + 1 == plan_.layers.size();
+  }
   std::set<size_t> shown;
   for (const Node* node : order_) {
     emit(*node);
@@ -294,6 +300,7 @@ const std::map<std::pair<std::string, std::string>, EntryCompiler::Handler>& Ent
         {{quern, "Embedding"}, &C::embedding},
         {{quern, "Rotary"}, &C::rotary},
         {{quern, "CachedAttention"}, &C::attention},
+        {{quern, "AppendCache"}, &C::append_cache},
         {{quern, "SelectRows"}, &C::select_rows},
         {{onnx, "RMSNormalization"}, &C::rms_norm},
         {{onnx, "SimplifiedLayerNormalization"}, &C::rms_norm},

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -78,6 +79,8 @@ class EntryCompiler {
   // compile_attention.cpp
   void rotary(const Node& node);
   void attention(const Node& node);
+  void append_cache(const Node& node);
+  Operand head_input(const Node& node, size_t input, int64_t width, std::optional<RotarySpec>* rotate);
   RotarySpec rotary_spec(const Node& node);
   bool is_fused_rotary(const Node& node) const;
   void embedding(const Node& node);

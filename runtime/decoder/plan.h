@@ -62,10 +62,11 @@ struct Entry {
   std::vector<PlanOutput> outputs;
   std::vector<std::unique_ptr<Step>> steps;
   std::vector<Buffer> buffers;
-  Operand start;            // where the given rows go, if the entry goes on from a value
-  bool has_cache = false;   // it appends to sequences
-  int64_t arena_width = 0;  // floats for each row
-  int64_t token_work = 0;   // multiply-adds of the products for each token, or each given row
+  Operand start;                // where the given rows go, if the entry goes on from a value
+  bool has_cache = false;       // it appends to sequences
+  bool has_last_layer = false;  // also to the last layer
+  int64_t arena_width = 0;      // floats for each row
+  int64_t token_work = 0;       // multiply-adds of the products for each token, or each given row
 };
 
 // An ai.quern.CachedAttention's cache, by its attribute `layer`.

@@ -9,6 +9,11 @@
 namespace quern::runtime {
 namespace {
 
+CacheLayerShape cache_shape(const Node& node) {
+  const cpu::AttentionShape shape = attention_shape(node);
+  return {shape.kv_heads, shape.head_size, shape.value_size, shape.window};
+}
+
 // The caches of all layers, also those that no entry computes.
 void find_layers(const Graph& graph, DecoderPlan& plan) {
   constexpr int64_t kMostLayers = 1 << 16;
@@ -19,7 +24,9 @@ void find_layers(const Graph& graph, DecoderPlan& plan) {
     if (layer < 0 || layer >= kMostLayers)
       throw_error(ErrorCode::InvalidModel, describe(*node), ": layer ", layer);
     const auto [other, added] = layers.emplace(layer, node);
-    if (!added) {
+    // Entries that compute a layer from different rows share its cache, as long as it is the same one.
+    if (!added && (!graph.metadata().contains(std::string(kLayersRepeat)) ||
+                   !(cache_shape(*node) == cache_shape(*other->second)))) {
       throw_error(ErrorCode::InvalidModel, describe(*node), ": ", describe(*other->second), " keeps layer ",
                   layer, " already");
     }
@@ -29,14 +36,14 @@ void find_layers(const Graph& graph, DecoderPlan& plan) {
       throw_error(ErrorCode::InvalidModel, describe(*node), ": layer ", layer, ", but no node keeps layer ",
                   plan.layers.size());
     }
-    const cpu::AttentionShape shape = attention_shape(*node);
-    plan.layers.push_back({{shape.kv_heads, shape.head_size, shape.value_size, shape.window}, shape});
+    plan.layers.push_back({cache_shape(*node), attention_shape(*node)});
   }
 }
 
-void check_inputs(const Graph& graph) {
+void check_inputs(const Graph& graph, const std::vector<std::string>& starts) {
   for (const Value* input : graph.inputs()) {
     if (input->uses().empty() || input->name() == "input_ids" || input->name() == "positions") continue;
+    if (std::find(starts.begin(), starts.end(), input->name()) != starts.end()) continue;
     throw_error(ErrorCode::Unsupported, "graph input '", input->name(),
                 "' is none of input_ids and positions: this is not a canonical decoder");
   }
@@ -107,7 +114,7 @@ Program::Program(std::unique_ptr<DecoderPlan> plan) : plan_(std::move(plan)) {}
 Program::~Program() = default;
 
 std::shared_ptr<const Program> Program::compile(const Graph& graph, const ProgramOptions& options) {
-  check_inputs(graph);
+  check_inputs(graph, options.starts);
   auto plan = std::make_unique<DecoderPlan>();
   plan->kernels = {&cpu::row_kernels(), &cpu::attention_kernels()};
   plan->taps = options.taps;

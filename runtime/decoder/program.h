@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ir/graph.h"
@@ -33,6 +34,9 @@ struct DecoderTraits {
   int64_t weight_bytes = 0;  // in memory, packed
 };
 
+// Metadata of a graph in which several nodes may keep one layer, for the use of different entries.
+inline constexpr std::string_view kLayersRepeat = "layers_repeat";
+
 struct ProgramOptions {
   // What a run computes; one list per entry, and DecodeRunOptions::entry chooses among them. Outputs of the
   // graph, or any other values that have a row for each token, by name (runtime/decoder/hidden_states.h finds
@@ -40,8 +44,9 @@ struct ProgramOptions {
   // layers costs just those layers. Empty: one entry with the output "logits", or with the graph's only
   // output. An entry without outputs computes what the taps need.
   std::vector<std::vector<std::string>> entries = {};
-  // For each entry, the value that it goes on from: its rows are given (DecodeRunOptions::rows, or
-  // Session::run_rows()) instead of computed. Empty, or fewer than the entries: it starts from the tokens.
+  // For each entry, the value or graph input that it goes on from: its rows are given
+  // (DecodeRunOptions::rows, or Session::run_rows()) instead of computed. Empty, or fewer than the entries:
+  // it starts from the tokens.
   std::vector<std::string> starts = {};
   // Values that a run can show to an observer (DecodeRunOptions::observer), by name. They are computed as the
   // graph has them; steps that would otherwise be fused across them are not.

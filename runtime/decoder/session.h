@@ -69,6 +69,9 @@ struct DecodeRunOptions {
   // For an entry that goes on from a value (ProgramOptions::starts): its rows, one for each token of all
   // steps, in their order.
   std::span<const float> rows = {};
+  // The steps' tokens are the last ones of their sequences already: an entry that ends after some layers has
+  // appended them, and this one computes the others. No trees.
+  bool continues = false;
 };
 
 // Where the time went, summed over the runs since profiling was switched on; one entry per step of the plan.

@@ -64,7 +64,7 @@ struct Session::Impl {
   void check(std::span<const SequenceStep> steps, const DecodeRunOptions& options);
   void check_step(const SequenceStep& step) const;
   void check_entry(int number) const;
-  void plan_work(std::span<const SequenceStep> steps);
+  void plan_work(std::span<const SequenceStep> steps, bool continues);
   void select(const SequenceStep& step, Work& w);
   void renew_rotary(SequenceState& state, int64_t more);
   void compute_all(const DecodeRunOptions& options);
@@ -78,7 +78,7 @@ struct Session::Impl {
   void run_profiled(const Entry& e, const Pass& pass);
   void show_tap(const DecodeRunOptions& options, const Pass& pass, int tap, const RowView& view,
                 int64_t width, Space space);
-  void roll_back();
+  void roll_back(bool continued);
 
   std::shared_ptr<const Program> program;
   const DecoderPlan& plan;

@@ -77,6 +77,15 @@ void Session::Impl::check(std::span<const SequenceStep> steps, const DecodeRunOp
     }
     state.last_run = run_number;
     const auto count = static_cast<int64_t>(step.tokens.size());
+    if (run_options.continues) {
+      const std::span<const int64_t> all = state.tokens;
+      if (!step.parents.empty() || step.tokens.size() > all.size() ||
+          !std::equal(step.tokens.begin(), step.tokens.end(), all.end() - count)) {
+        throw_error(ErrorCode::InvalidArgument, "the ", count,
+                    " tokens to continue are not the last ones of their sequence of ", state.size());
+      }
+      continue;
+    }
     if (options.context > 0 && state.size() + count > options.context) {
       const std::string what = state.size() == 0 ? concat("a prompt of ", count, " tokens")
                                                  : concat(count, " more tokens after ", state.size());
@@ -98,7 +107,7 @@ void Session::Impl::select(const SequenceStep& step, Work& w) {
   w.selected = static_cast<int64_t>(selected_tokens.size()) - w.first_selected;
 }
 
-void Session::Impl::plan_work(std::span<const SequenceStep> steps) {
+void Session::Impl::plan_work(std::span<const SequenceStep> steps, bool continues) {
   work.clear();
   selected_tokens.clear();
   total_tokens = 0;
@@ -107,7 +116,7 @@ void Session::Impl::plan_work(std::span<const SequenceStep> steps) {
     w.sequence = step.sequence->state_.get();
     w.tokens = step.tokens;
     w.parents = step.parents;
-    w.old_size = w.sequence->size();
+    w.old_size = w.sequence->size() - (continues ? static_cast<int64_t>(step.tokens.size()) : 0);
     w.first_token = total_tokens;
     total_tokens += static_cast<int64_t>(step.tokens.size());
     select(step, w);
@@ -118,31 +127,38 @@ void Session::Impl::run(std::span<const SequenceStep> steps, const DecodeRunOpti
   check(steps, run_options);
   if (plan.original_context > 0) {
     for (const SequenceStep& step : steps) {
-      renew_rotary(*step.sequence->state_, static_cast<int64_t>(step.tokens.size()));
+      const auto more = run_options.continues ? 0 : static_cast<int64_t>(step.tokens.size());
+      renew_rotary(*step.sequence->state_, more);
     }
   }
   entry = run_options.entry;
-  plan_work(steps);
+  plan_work(steps, run_options.continues);
   try {
     if (!has_windows) {
       for (Work& w : work) w.sequence->cache.reserve(w.old_size + static_cast<int64_t>(w.tokens.size()));
     }
     compute_all(run_options);
+    if (run_options.continues) return;
     for (Work& w : work) {
       w.sequence->tokens.insert(w.sequence->tokens.end(), w.tokens.begin(), w.tokens.end());
       w.sequence->tree_parents.assign(w.parents.begin(), w.parents.end());
     }
   } catch (const std::bad_alloc&) {
-    roll_back();
+    roll_back(run_options.continues);
     throw_error(ErrorCode::OutOfMemory, "no memory for the activations of ", total_tokens, " tokens");
   } catch (...) {
-    roll_back();
+    roll_back(run_options.continues);
     throw;
   }
 }
 
-void Session::Impl::roll_back() {
+void Session::Impl::roll_back(bool continued) {
   for (Work& w : work) {
+    if (continued) {
+      w.sequence->cache.set_size(w.sequence->size());
+      w.selected = 0;
+      continue;
+    }
     w.sequence->cache.truncate(w.old_size);
     w.sequence->tokens.resize(static_cast<size_t>(w.old_size));
     w.sequence->tree_parents.clear();
@@ -351,7 +367,8 @@ void Session::Impl::compute_pass(const DecodeRunOptions& run_options) {
   if (failure) std::rethrow_exception(failure);
   for (const Piece& piece : pieces) {
     piece.sequence->cache.set_size(piece.first_slot + piece.rows);
-    if (has_windows && !piece.tree) {
+    // What layers look back to that are still to come stays.
+    if (has_windows && !piece.tree && e.has_last_layer) {
       const auto owner =
           std::find_if(work.begin(), work.end(), [&](const Work& w) { return w.sequence == piece.sequence; });
       piece.sequence->cache.drop_passed(owner->old_size);

@@ -39,6 +39,13 @@ class Drafter {
  public:
   virtual ~Drafter() = default;
   virtual std::string_view name() const = 0;
+  // Computes what verifies: `steps`, the last ones of which are those of `streams` in their order, so that
+  // the session's logits are theirs afterwards. A drafter that has computed a part of it already does the
+  // rest alone. Where it throws, all sequences are as they were before propose().
+  virtual void verify(Session& session, std::span<GenerationStream* const>,
+                      std::span<const SequenceStep> steps) {
+    session.run(steps);
+  }
   // Number of classes of its tokens.
   virtual int classes() const = 0;
   // The share of a class's tokens that may be expected to be accepted, until it is measured.

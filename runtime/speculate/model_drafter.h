@@ -6,19 +6,9 @@
 #include <vector>
 
 #include "runtime/decoder/session.h"
-#include "runtime/speculate/drafter.h"
+#include "runtime/speculate/draft_sampler.h"
 
 namespace quern::runtime {
-
-// How tokens are guessed where the text is sampled.
-enum class DraftRule : uint8_t {
-  // With the random numbers that the model will use: both often draw the same token, and the text is that of
-  // plain sampling with the same seed, however much is guessed.
-  Shared,
-  // With random numbers of its own, accepted by Leviathan's rule: more tokens are accepted, but the text
-  // depends on how many were guessed, too.
-  Rejection,
-};
 
 struct ModelDrafterOptions {
   SessionOptions session;
@@ -52,12 +42,10 @@ class ModelDrafter final : public Drafter {
   bool can_follow(const GenerationStream& stream, int64_t limit) const;
   Text& text_of(const GenerationStream& stream);
   void catch_up(Text& text, const GenerationStream& stream);
-  int64_t guess(const GenerationStream& stream, Text& text, std::span<const float> logits,
-                Proposal& proposal);
   void run(std::span<const Active> active);
 
   Session session_;
-  Sampler sampler_;
+  DraftSampler sampler_;
   ModelDrafterOptions options_;
   int64_t vocabulary_;
   std::unordered_map<size_t, Text> texts_;

@@ -110,7 +110,7 @@ void SpeculativeDecoding::advance(std::span<GenerationStream* const> streams,
     add_step(*streams[i], i);
     round.rows += static_cast<int64_t>(tokens_[i].size());
   }
-  session_.run(steps_);
+  drafter_->verify(session_, streams, steps_);
   for (size_t i = 0; i < streams.size(); ++i) {
     settle(*streams[i], i);
     round.tokens += static_cast<int64_t>(streams[i]->found.size());
