@@ -89,7 +89,8 @@ void declare_recipe_options(OptionSet& options) {
       .choice(
           "method", passes::WeightSettings::method_choices(),
           "how codes and scales are found: rtn, from the range; lsq, by least squares; hqq, half-quadratic; "
-          "gptq, so that outputs on calibration data are kept",
+          "smooth, awq, after scaling channels by what calibration shows; gptq, so that outputs on "
+          "calibration data are kept",
           "rtn")
       .text("clip", "RULE", "cut off outliers first: none, percentile:99.9, mse, kl", "none")
       .choice("activations", {"none", "dynamic"},

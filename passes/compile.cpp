@@ -60,6 +60,7 @@ Recipe conversion_recipe(const nlohmann::json& weights, const nlohmann::json& ca
   recipe.steps.insert(recipe.steps.end(), heads.begin(), heads.end());
   recipe.steps.push_back({.pass = "tie-weights"});
   recipe.steps.push_back({.pass = "quantize-weights", .options = weights});
+  recipe.steps.push_back({.pass = "balance-channels"});
   recipe.steps.push_back({.pass = "calibrate-weights", .options = calibration});
   recipe.steps.push_back({.pass = "pack-weights"});
   return recipe;

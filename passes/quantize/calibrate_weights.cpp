@@ -13,6 +13,7 @@
 #include "ir/schema.h"
 #include "ir/weight_ops.h"
 #include "passes/canonicalize/to_decoder.h"
+#include "passes/quantize/importance.h"
 #include "passes/quantize/layer_error.h"
 #include "passes/weights/constant_expressions.h"
 #include "passes/weights/materialize.h"
@@ -253,18 +254,12 @@ class WeightCalibrator {
     Rewriter rewriter(graph_);
     rewriter.remove_attribute(node, kCalibrateAttribute);
     if (!sums.empty()) {
-      double mean = 0;
-      for (const double sum : sums) mean += sum / static_cast<double>(sums.size());
-      Tensor importance = Tensor::zeros(DType::F32, {static_cast<int64_t>(sums.size())});
-      // Of mean 1; an input that the samples never used still weighs something.
-      constexpr double kLeast = 1e-4;
-      for (size_t i = 0; i < sums.size(); ++i)
-        importance.set(static_cast<int64_t>(i), mean > 0 ? std::max(sums[i] / mean, kLeast) : 1.0);
-      Node* weighted = rewriter.add_node({.op = "QuantizeWeight",
-                                          .domain = std::string(kQuernDomain),
-                                          .name = node->name(),
-                                          .inputs = {node->input(0), rewriter.add_constant(importance)},
-                                          .attributes = without_mark(node->attributes())});
+      Node* weighted =
+          rewriter.add_node({.op = "QuantizeWeight",
+                             .domain = std::string(kQuernDomain),
+                             .name = node->name(),
+                             .inputs = {node->input(0), rewriter.add_constant(importance_of(sums))},
+                             .attributes = without_mark(node->attributes())});
       rewriter.replace(node->output(), weighted->output());
     }
     rewriter.commit();

@@ -5,6 +5,7 @@
 #include "ir/rewriter.h"
 #include "ir/schema.h"
 #include "ir/weight_ops.h"
+#include "passes/quantize/balance_channels.h"
 #include "passes/quantize/calibrate_weights.h"
 
 namespace quern::passes {
@@ -24,8 +25,10 @@ Node* add_conversion(Rewriter& rewriter, const WeightSite& site, const WeightSet
   if (settings.is_quantized()) {
     Attributes attributes = to_attributes(settings.quantize_options());
     if (settings.method == "gptq") attributes[kCalibrateAttribute] = std::string("layer-error");
-    if (settings.method == "lsq" && is_calibrated)
+    if (settings.method == "awq" || (settings.method == "lsq" && is_calibrated))
       attributes[kCalibrateAttribute] = std::string("importance");
+    if (settings.method == "awq" || settings.method == "smooth")
+      attributes[kBalanceAttribute] = settings.method;
     return rewriter.add_node({.op = "QuantizeWeight",
                               .domain = std::string(kQuernDomain),
                               .inputs = {site.value},
@@ -62,8 +65,10 @@ QuantizeWeights::QuantizeWeights() : Pass("quantize-weights", "decide the number
   option(
       "method", &defaults_.method,
       "How codes and scales are found: 'rtn' from the range, 'lsq' by least squares, weighted by the inputs "
-      "where there are calibration samples, 'hqq' by half-quadratic optimization, 'gptq' so that the layer's "
-      "outputs on calibration samples are kept.",
+      "where there are calibration samples, 'hqq' by half-quadratic optimization, 'smooth' and 'awq' from "
+      "the "
+      "range and by least squares after channels were scaled, 'gptq' so that the layer's outputs on "
+      "calibration samples are kept.",
       WeightSettings::method_choices());
   option("clip", &defaults_.clip,
          "How outliers are cut off before the range is taken: none, percentile:P, mse, or kl.");

@@ -92,7 +92,7 @@ const std::vector<std::string>& WeightSettings::weight_choices() {
 }
 
 const std::vector<std::string>& WeightSettings::method_choices() {
-  static const std::vector<std::string> choices = {"rtn", "lsq", "hqq", "gptq"};
+  static const std::vector<std::string> choices = {"rtn", "lsq", "hqq", "smooth", "awq", "gptq"};
   return choices;
 }
 
@@ -127,9 +127,9 @@ QuantizeOptions WeightSettings::quantize_options() const {
   options.range = range == "full"   ? SymmetricRange::Full
                   : range == "best" ? SymmetricRange::Best
                                     : SymmetricRange::Restricted;
-  options.method = method == "lsq" || method == "gptq" ? ScaleMethod::LeastSquares
-                   : method == "hqq"                   ? ScaleMethod::HalfQuadratic
-                                                       : ScaleMethod::Range;
+  options.method = method == "lsq" || method == "awq" || method == "gptq" ? ScaleMethod::LeastSquares
+                   : method == "hqq"                                      ? ScaleMethod::HalfQuadratic
+                                                                          : ScaleMethod::Range;
   options.clip = parse_clip_rule(clip);
   check_quantizable(options);
   return options;

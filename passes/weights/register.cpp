@@ -1,5 +1,6 @@
 #include "passes/weights/register.h"
 
+#include "passes/quantize/balance_channels.h"
 #include "passes/quantize/calibrate_weights.h"
 #include "passes/quantize/quantize_weights.h"
 #include "passes/weights/materialize.h"
@@ -11,6 +12,7 @@ namespace quern::passes {
 void register_weight_passes(PassRegistry& registry) {
   registry.add<TieWeights>();
   registry.add<QuantizeWeights>();
+  registry.add<BalanceChannels>();
   registry.add<CalibrateWeights>();
   registry.add<PackWeights>();
   registry.add<MaterializeWeights>();
