@@ -50,6 +50,13 @@ void infer_attention(InferContext& context) {
 void register_attention_schemas(SchemaTable& table) {
   table.add(
       {.op = "Attention", .min_inputs = 3, .max_inputs = 7, .max_outputs = 4, .infer = infer_attention});
+  // The same with the logits of attention sinks, one per head, as input 7.
+  table.add({.domain = std::string(kQuernDomain),
+             .op = "Attention",
+             .min_inputs = 3,
+             .max_inputs = 8,
+             .max_outputs = 4,
+             .infer = infer_attention});
   table.add({.op = "RotaryEmbedding", .min_inputs = 3, .max_inputs = 4, .infer = infer_same_as_input});
 }
 

@@ -1,5 +1,8 @@
 // The operators of ai.quern: the canonical decoder's vocabulary where neither ai.onnx nor com.microsoft has
 // the thing. Their semantics are written down in docs/canonical-graph.md.
+#include <algorithm>
+#include <cctype>
+
 #include "ir/ops/infer_common.h"
 #include "ir/ops/register.h"
 
@@ -64,6 +67,48 @@ void infer_select_rows(InferContext& context) {
   context.set_output(0, context.dtype(0), shape);
 }
 
+// RouteExperts(logits [..., E], selection_bias? [E]) -> weights of the experts [..., E], zero where a row is
+// not routed
+void infer_route_experts(InferContext& context) {
+  const int64_t k = context.node().int_attribute("experts_per_token", 0);
+  const auto& shape = context.shape(0);
+  if (shape && shape->empty()) context.fail("the logits are a scalar");
+  if (k < 1 || (shape && shape->back().is_constant() && shape->back().constant() < k))
+    context.fail(concat("experts_per_token is ", k));
+  context.set_output(0, DType::F32, shape);
+}
+
+// ExpertRows(x [..., C], routing [..., E]) -> [rows of the expert, C]
+void infer_expert_rows(InferContext& context) {
+  const Node& node = context.node();
+  const int64_t expert = node.int_attribute("expert", -1);
+  if (expert < 0) context.fail(concat("expert is ", expert));
+  std::optional<SymShape> shape;
+  if (context.shape(0) && !context.shape(0)->empty()) {
+    std::string rows = concat("rows_of_", node.input(1)->name(), "_", expert);
+    // A name that a file can hold as a dimension's.
+    std::replace_if(
+        rows.begin(), rows.end(), [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
+    shape = SymShape{Dim::symbol(std::move(rows)), context.shape(0)->back()};
+  }
+  context.set_output(0, context.dtype(0), shape);
+}
+
+// CombineExperts(routing [..., E], y [rows of the expert, C] for each expert) -> [..., C]
+void infer_combine_experts(InferContext& context) {
+  std::optional<SymShape> shape = context.shape(0);
+  if (shape && !shape->empty() && shape->back().is_constant() &&
+      shape->back().constant() + 1 != static_cast<int64_t>(context.input_count())) {
+    context.fail(concat(context.input_count() - 1, " results for ", shape->back().constant(), " experts"));
+  }
+  if (shape && !shape->empty() && context.shape(1) && context.shape(1)->size() == 2) {
+    shape->back() = context.shape(1)->back();
+  } else {
+    shape.reset();
+  }
+  context.set_output(0, context.dtype(1), shape);
+}
+
 // QuantizeWeight(weight [N, K], importance? [K]) and PackWeight(weight [N, K]) -> the same matrix as a
 // quantized or packed constant, which is f32 to everyone who uses it.
 void infer_weight(InferContext& context) {
@@ -108,6 +153,23 @@ void register_quern_schemas(SchemaTable& table) {
   table.add(
       {.domain = domain, .op = "QuantizeWeight", .min_inputs = 1, .max_inputs = 2, .infer = infer_weight});
   table.add({.domain = domain, .op = "PackWeight", .min_inputs = 1, .max_inputs = 1, .infer = infer_weight});
+  table.add({.domain = domain,
+             .op = "RouteExperts",
+             .min_inputs = 1,
+             .max_inputs = 2,
+             .required_attributes = {"experts_per_token"},
+             .infer = infer_route_experts});
+  table.add({.domain = domain,
+             .op = "ExpertRows",
+             .min_inputs = 2,
+             .max_inputs = 2,
+             .required_attributes = {"expert"},
+             .infer = infer_expert_rows});
+  table.add({.domain = domain,
+             .op = "CombineExperts",
+             .min_inputs = 2,
+             .max_inputs = kVariadic,
+             .infer = infer_combine_experts});
   table.add(
       {.domain = domain, .op = "SelectRows", .min_inputs = 1, .max_inputs = 1, .infer = infer_select_rows});
 }

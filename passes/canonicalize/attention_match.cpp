@@ -27,7 +27,45 @@ bool keeps_last_two(const Node& node) {
   return std::equal(in->shape().end() - 2, in->shape().end(), out->shape().end() - 2);
 }
 
+// The constant with a logit per head that is joined to the scores as a further key; null if that is not what
+// the node does.
+Value* joined_sinks(const Node& node) {
+  if (!node.is("Concat") || node.inputs().size() != 2 || !node.output()->has_shape()) return nullptr;
+  const int64_t axis = node.int_attribute("axis", 0);
+  if (axis != -1 && axis + 1 != static_cast<int64_t>(node.output()->shape().size())) return nullptr;
+  Value* sinks = node.input(1);
+  while (sinks && !is_constant_expression(sinks)) {
+    const Node* producer = sinks->producer();
+    const bool spreads = producer && (producer->is("Expand") || is_float_cast(*producer));
+    sinks = spreads ? producer->input(0) : nullptr;
+  }
+  if (sinks == nullptr || !sinks->has_shape() || sinks->shape().size() != 4) return nullptr;
+  const SymShape& shape = sinks->shape();
+  const bool by_head =
+      shape[0] == Dim(1) && shape[1].is_constant() && shape[2] == Dim(1) && shape[3] == Dim(1);
+  return by_head ? sinks : nullptr;
+}
+
+// x of x - ReduceMax(x), which a softmax does not see; null if the node does something else.
+Value* less_its_maximum(const Node& node) {
+  if (!node.is("Sub")) return nullptr;
+  const Node* maximum = produced_by(skip_casts(node.input(1)), "ReduceMax");
+  return maximum && skip_casts(maximum->input(0)) == skip_casts(node.input(0)) ? node.input(0) : nullptr;
+}
+
+// Whether the node leaves out the last of the last axis.
+bool drops_last(const Node& node) {
+  if (!node.is("Slice") || !node.input(0)->has_shape()) return false;
+  const auto is = [&](size_t input, int64_t wanted) {
+    const auto number = constant_scalar(node.input(input));
+    return number && *number == static_cast<double>(wanted);
+  };
+  const auto rank = static_cast<int64_t>(node.input(0)->shape().size());
+  return is(1, 0) && is(2, -1) && (is(3, -1) || is(3, rank - 1)) && (!node.input(4) || is(4, 1));
+}
+
 struct Scores {
+  Value* sinks = nullptr;
   Node* product = nullptr;
   double scale = 1;
   double softcap = 0;
@@ -64,6 +102,12 @@ class ScoresWalk {
         if (found.softcap != 0) return give_up("it caps twice");
         found.softcap = found.scale;
         found.scale = 1;
+        value = node->input(0);
+      } else if (Value* less = less_its_maximum(*node)) {
+        value = less;
+      } else if (Value* sinks = found.terms.empty() && found.scale == 1 ? joined_sinks(*node) : nullptr) {
+        if (found.sinks) return give_up("it joins two columns of sinks");
+        found.sinks = sinks;
         value = node->input(0);
       } else if (node->is("Where")) {
         return branch_where(*node, found, depth);
@@ -112,7 +156,7 @@ class ScoresWalk {
 };
 
 // From the Softmax down to the product with v.
-Node* find_output_product(Node& softmax, bool& nan_guard) {
+Node* find_output_product(Node& softmax, bool& nan_guard, bool& without_last) {
   Value* p = softmax.output();
   for (int depth = 0; depth < 16; ++depth) {
     if (p->uses().size() == 2) {  // Where(IsNaN(p), 0, p)
@@ -130,7 +174,9 @@ Node* find_output_product(Node& softmax, bool& nan_guard) {
     Node* user = sole_user(p);
     if (user == nullptr) return nullptr;
     if (is_product(*user)) return user->input(0) == p ? user : nullptr;
-    const bool passes = is_float_cast(*user) || user->is("Identity") ||
+    const bool drops = drops_last(*user);
+    without_last |= drops;
+    const bool passes = drops || is_float_cast(*user) || user->is("Identity") ||
                         (user->is("Dropout") && user->input(0) == p) ||
                         (user->is("Reshape") && keeps_last_two(*user));
     if (!passes) return nullptr;
@@ -235,13 +281,19 @@ std::optional<AttentionMatch> match_attention(Node& softmax, std::string& reason
   }
   AttentionMatch match;
   match.softmax = &softmax;
-  match.product = find_output_product(softmax, match.nan_guard);
+  bool without_last = false;
+  match.product = find_output_product(softmax, match.nan_guard, without_last);
   if (match.product == nullptr) {
     reason = "no product with values follows";
     return std::nullopt;
   }
   auto found = ScoresWalk(reason).walk(softmax.input(0), {});
   if (!found) return std::nullopt;
+  if (without_last != (found->sinks != nullptr)) {
+    reason = "its scores have a last column that is no sink";
+    return std::nullopt;
+  }
+  match.sinks = found->sinks;
   match.scale = found->scale;
   match.softcap = found->softcap;
   match.terms = std::move(found->terms);
@@ -261,6 +313,10 @@ std::optional<AttentionMatch> match_attention(Node& softmax, std::string& reason
   if (found->product->int_attribute("transA", 0) != 0 || !name_axes(match.q, false) ||
       !name_axes(match.k, !transposed) || !name_axes(match.v, false)) {
     reason = "its operands do not divide into batch, heads, sequence and head size";
+    return std::nullopt;
+  }
+  if (match.sinks && !(match.sinks->shape()[1] == Dim(match.q.head_count))) {
+    reason = "its sinks are not one for each head";
     return std::nullopt;
   }
   if (match.k.head_count != match.v.head_count || match.q.head_count % match.k.head_count != 0) {

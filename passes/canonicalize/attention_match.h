@@ -32,8 +32,9 @@ struct AttentionOperand {
 
 struct AttentionMatch {
   AttentionOperand q, k, v;
-  double scale = 1;    // apart from those of q's and k's stages
-  double softcap = 0;  // 0: none
+  double scale = 1;        // apart from those of q's and k's stages
+  double softcap = 0;      // 0: none
+  Value* sinks = nullptr;  // [1, heads, 1, 1], constant: a logit in the denominator alone
   std::vector<MaskTerm> terms;
   bool nan_guard = false;  // rows that see nothing give zeros
   Node* softmax = nullptr;

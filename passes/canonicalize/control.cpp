@@ -101,9 +101,19 @@ Tensor Prober::input(const Value& value, const Probe& probe) const {
 // Binds `value`, or what it is computed from, where it is an input or has known symbolic elements.
 void Prober::bind(const Value* value, const Probe& probe, runtime::Bindings& bindings,
                   std::set<const Value*>& seen) const {
+  // Lengths that depend on data, as the number of an expert's tokens does, come with the data.
+  const auto is_known = [&](const std::vector<Dim>& elements) {
+    return std::all_of(elements.begin(), elements.end(), [&](const Dim& dim) {
+      const auto symbols = dim.symbols();
+      return std::all_of(symbols.begin(), symbols.end(), [&](const std::string& symbol) {
+        return symbol == symbols_.batch || symbol == symbols_.sequence || symbol == symbols_.past;
+      });
+    });
+  };
   if (value == nullptr || value->is_constant() || bindings.contains(value) || !seen.insert(value).second)
     return;
-  if (value->elements() && value->has_shape() && value->shape().size() <= 1) {
+  if (value->elements() && value->has_shape() && value->shape().size() <= 1 &&
+      (value->producer() == nullptr || is_known(*value->elements()))) {
     const std::vector<Dim>& elements = *value->elements();
     Tensor tensor = Tensor::zeros(
         value->dtype(), value->shape().empty() ? Shape{} : Shape{static_cast<int64_t>(elements.size())});
@@ -116,9 +126,6 @@ void Prober::bind(const Value* value, const Probe& probe, runtime::Bindings& bin
   if (node == nullptr) {
     bindings[value] = input(*value, probe);
     return;
-  }
-  if (node->is("Shape") && node->input(0)->has_shape()) {
-    throw_error(ErrorCode::Unsupported, "the shape of '", node->input(0)->name(), "' is not known");
   }
   for (const Value* each : node->inputs()) bind(each, probe, bindings, seen);
   for (const Graph* sub : node->subgraphs()) {

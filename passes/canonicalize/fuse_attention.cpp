@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 
+#include "ir/schema.h"
 #include "ir/shape_inference.h"
 #include "passes/canonicalize/attention_match.h"
 #include "passes/canonicalize/match.h"
@@ -220,12 +221,17 @@ std::string rewrite(BatchRewriter& batch, const AttentionMatch& match) {
   attributes["scale"] = static_cast<float>(scale);
   if (match.softcap != 0) attributes["softcap"] = static_cast<float>(match.softcap);
   if (Value* mask = emit_mask(batch, match, dtype)) inputs.push_back(mask);
+  if (match.sinks) {
+    inputs.resize(7, nullptr);
+    inputs.push_back(batch.add("Reshape", {match.sinks, shape_constant(batch, {match.q.head_count})}));
+  }
   // Of the queries' shape: what exporters' masks are broadcast from may hide it.
   SymShape shape = inputs[0]->shape();
   const int64_t value_size = size_of(match.v.size).constant();
   shape.back() = all_packed ? Dim(match.q.head_count * value_size) : Dim(value_size);
   Value* attention = batch
                          .add_node({.op = "Attention",
+                                    .domain = std::string(match.sinks ? kQuernDomain : kOnnxDomain),
                                     .name = match.softmax->name(),
                                     .inputs = inputs,
                                     .attributes = attributes,

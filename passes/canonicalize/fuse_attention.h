@@ -10,9 +10,10 @@ namespace quern::passes {
 //         fill) with a constant fill, the soft cap c * Tanh(x / c), Casts between floating types, Reshapes
 //         that join or part batch and heads; then MatMul(q, k transposed), q and k maybe scaled by scalars.
 //         Below it: Casts, Where(IsNaN(p), 0, p), such Reshapes; then MatMul(p, v).
-//         k and v maybe repeated for groups of heads (Unsqueeze, Expand, Reshape).
+//         Attention sinks: a constant by head joined to the scores as a last column, which goes behind
+//         Softmax. k and v maybe repeated for groups of heads (Unsqueeze, Expand, Reshape).
 // After:  ai.onnx Attention(Q, K, V, mask), not causal by itself: the mask says it all. K and V are not
-// repeated.
+// repeated. With sinks ai.quern Attention, whose input 7 they are.
 //         3-D operands [batch, sequence, heads * head size] where q, k and v come in that form and the output
 //         goes back to it; else 4-D ones [batch, heads, sequence, head size].
 // If:     the operands' re-indexings can be told symbolically (passes/canonicalize/view.h).

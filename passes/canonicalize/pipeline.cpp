@@ -23,6 +23,7 @@ std::vector<RecipeStep> canonicalization_steps() {
       {.pass = "fuse-linear"},
       {.pass = "fuse-embedding"},
       {.pass = "fuse-attention"},
+      {.pass = "fuse-experts"},
       {.pass = "dead-code"},
       {.pass = "to-decoder"},
       {.pass = "fuse-linear"},

@@ -3,6 +3,7 @@
 #include "passes/canonicalize/adopt_quantized.h"
 #include "passes/canonicalize/fuse_activation.h"
 #include "passes/canonicalize/fuse_attention.h"
+#include "passes/canonicalize/fuse_experts.h"
 #include "passes/canonicalize/fuse_linear.h"
 #include "passes/canonicalize/fuse_norm.h"
 #include "passes/canonicalize/fuse_skip_norm.h"
@@ -20,6 +21,7 @@ void register_canonicalize_passes(PassRegistry& registry) {
   registry.add<FuseLinear>();
   registry.add<FuseEmbedding>();
   registry.add<FuseAttention>();
+  registry.add<FuseExperts>();
   registry.add<NameDimensions>();
   registry.add<ToDecoder>();
   registry.add<FuseSkipNorm>();

@@ -151,6 +151,7 @@ void RowBuilder::attention(const Node& node) {
   Heads heads{.query = query_heads, .key = key_heads, .size = size, .value_size = value_size};
   heads.scale = node.float_attribute("scale", 0);
   heads.softcap = node.float_attribute("softcap", 0);
+  heads.sinks = node.input(7);
   Value* q = rotated(node.input(0), query_heads, size, packed);
   Value* k = rotated(node.input(1), key_heads, size, packed);
   Value* v = as_heads(rows_of(node.input(2)), key_heads, value_size, packed, "values");

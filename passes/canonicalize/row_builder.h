@@ -88,6 +88,10 @@ class RowBuilder {
   Rows position_embedding(const Value* value);
   Value* emit_norm(const Node& origin, const char* op, const Rows& x, Value* weight, Value* bias,
                    float epsilon);
+  // row_experts.cpp
+  void route_experts(const Node& node);
+  void expert_rows(const Node& node);
+  void combine_experts(const Node& node);
   // row_attention.cpp
   struct Heads;
   void attention(const Node& node);

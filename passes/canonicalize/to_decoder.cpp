@@ -58,7 +58,9 @@ void select_rows(Graph& graph) {
   std::vector<Node*> tail;
   for (Node* node : graph.nodes()) {
     const bool late = !early.contains(node) && !node->is("CachedAttention", kQuernDomain);
-    if (!late || node->outputs().empty() || !is_per_token(node->output())) continue;
+    // An expert's rows are some of the tokens, under a symbol of their own.
+    const bool takes_tokens = is_per_token(node->output()) || node->is("ExpertRows", kQuernDomain);
+    if (!late || node->outputs().empty() || !takes_tokens) continue;
     tail.push_back(node);
   }
   const std::set<const Node*> in_tail(tail.begin(), tail.end());

@@ -217,6 +217,20 @@ std::optional<View> View::slice(int axis_index, int64_t begin, int64_t size) con
 
 namespace {
 
+// Every `step`-th index of an axis from `begin` < step on, where that divides the axis: one column of it as a
+// matrix.
+std::optional<View> every(const View& view, int axis, int64_t begin, int64_t step) {
+  SymShape parted = view.shape();
+  const auto at = parted.begin() + axis;
+  const int64_t size = at->constant();
+  if (step < 1 || size % step != 0 || begin >= step) return std::nullopt;
+  *at = Dim(size / step);
+  parted.insert(at + 1, Dim(step));
+  const auto matrix = view.reshape(parted);
+  const auto column = matrix ? matrix->slice(axis + 1, begin, 1) : std::nullopt;
+  return column ? column->squeeze({axis + 1}) : std::nullopt;
+}
+
 std::optional<View> apply_slice(const View& view, const Node& node) {
   const auto begins = integers(node, 1, "starts");
   const auto ends = integers(node, 2, "ends");
@@ -239,10 +253,15 @@ std::optional<View> apply_slice(const View& view, const Node& node) {
     const auto axis = static_cast<int>(axes[i] < 0 ? axes[i] + view.rank() : axes[i]);
     const Dim size = view.size_of(axis);
     if ((*begins)[i] == 0 && steps[i] == 1 && (*ends)[i] >= INT32_MAX) continue;  // all of it
-    if (!size.is_constant() || steps[i] != 1) return std::nullopt;
+    if (!size.is_constant()) return std::nullopt;
     const int64_t n = size.constant();
     const auto clamp = [n](int64_t at) { return std::clamp(at < 0 ? at + n : at, int64_t{0}, n); };
     const int64_t begin = clamp((*begins)[i]);
+    if (steps[i] != 1) {
+      if (clamp((*ends)[i]) != n) return std::nullopt;
+      result = every(*result, axis, begin, steps[i]);
+      continue;
+    }
     result = result->slice(axis, begin, clamp((*ends)[i]) - begin);
   }
   return result;

@@ -277,6 +277,7 @@ void EntryCompiler::compile() {
   std::set<size_t> shown;
   for (const Node* node : order_) {
     emit(*node);
+    if (!mixtures_.empty()) accumulate(*node);
     for (size_t tap = 0; tap < context_.taps.size(); ++tap) {
       if (!shown.contains(tap) && find_row(context_.taps[tap]) != nullptr) {
         emit_tap(tap);
@@ -288,7 +289,7 @@ void EntryCompiler::compile() {
     if (!shown.contains(tap)) emit_tap(tap);
   }
   finish_outputs();
-  plan_memory(entry_);
+  plan_memory(plan_, entry_);
 }
 
 const std::map<std::pair<std::string, std::string>, EntryCompiler::Handler>& EntryCompiler::handlers() {
@@ -302,6 +303,9 @@ const std::map<std::pair<std::string, std::string>, EntryCompiler::Handler>& Ent
         {{quern, "CachedAttention"}, &C::attention},
         {{quern, "AppendCache"}, &C::append_cache},
         {{quern, "SelectRows"}, &C::select_rows},
+        {{quern, "RouteExperts"}, &C::route_experts},
+        {{quern, "ExpertRows"}, &C::expert_rows},
+        {{quern, "CombineExperts"}, &C::combine_experts},
         {{onnx, "RMSNormalization"}, &C::rms_norm},
         {{onnx, "SimplifiedLayerNormalization"}, &C::rms_norm},
         {{microsoft, "SimplifiedLayerNormalization"}, &C::rms_norm},

@@ -86,6 +86,15 @@ class EntryCompiler {
   void embedding(const Node& node);
   void select_rows(const Node& node);
 
+  // compile_experts.cpp
+  struct Mixture;  // what is known of one routing
+  void route_experts(const Node& node);
+  void expert_rows(const Node& node);
+  void combine_experts(const Node& node);
+  void accumulate(const Node& node);
+  void accumulate_into(const Node& combine, size_t input);
+  Mixture& mixture_of(const Node& node, const Value* routing);
+
   // compile_norm.cpp
   void rms_norm(const Node& node);
   void layer_norm(const Node& node);
@@ -129,6 +138,7 @@ class EntryCompiler {
   std::map<const Value*, RowValue> rows_;
   std::map<const Value*, int> output_of_;  // values that are outputs, to their index
   std::vector<RotaryTableStep*> tables_;
+  std::map<const Value*, std::shared_ptr<Mixture>> mixtures_;  // by routing
 };
 
 // What the attributes of a CachedAttention say. Throws Error{InvalidModel} for nonsense.

@@ -16,8 +16,24 @@ namespace quern::runtime {
 
 struct SequenceState;
 
-// A row is a token of the pass, or a token whose logits are wanted.
-enum class Space : uint8_t { Tokens, Selected };
+// What the rows of a value are: the tokens of the pass, the tokens whose logits are wanted, or those of
+// either that one expert of a mixture serves.
+struct Space {
+  int32_t id = 0;
+  static const Space Tokens, Selected;
+  // By the index into DecoderPlan::experts.
+  static Space expert(size_t index) { return {static_cast<int32_t>(index) + 2}; }
+  bool is_expert() const { return id >= 2; }
+  size_t expert_index() const { return static_cast<size_t>(id - 2); }
+  bool operator==(const Space&) const = default;
+};
+inline constexpr Space Space::Tokens{0}, Space::Selected{1};
+
+// The rows of the parent space that an expert serves in this pass, ascending.
+struct ExpertRows {
+  int32_t* rows = nullptr;
+  int64_t count = 0;
+};
 
 // Where a value lies: features `offset` .. `offset + width` of the rows of a buffer.
 struct Operand {
@@ -76,7 +92,13 @@ struct Pass {
   // threads have to meet at the barriers, and is thrown away afterwards. Written by thread 0 alone.
   std::exception_ptr* failure = nullptr;
 
-  int64_t count(Space space) const { return space == Space::Tokens ? tokens : selected; }
+  // By expert space; a DispatchStep fills it in for those of its mixture.
+  std::span<ExpertRows> experts;
+
+  int64_t count(Space space) const {
+    if (space.is_expert()) return experts[space.expert_index()].count;
+    return space == Space::Tokens ? tokens : selected;
+  }
   RowView view(const Operand& at) const {
     const RowView& buffer = buffers[static_cast<size_t>(at.buffer)];
     return {buffer.data + at.offset, buffer.stride};

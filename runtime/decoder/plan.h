@@ -69,6 +69,15 @@ struct Entry {
   int64_t token_work = 0;       // multiply-adds of the products for each token, or each given row
 };
 
+// A space of rows of its own: what one expert of a mixture serves.
+struct ExpertSpace {
+  Space parent = Space::Tokens;
+  int64_t mixture = 0;  // which of the plan's
+  int64_t expert = 0;
+  int64_t experts = 1;    // of the mixture
+  int64_t per_token = 1;  // of them that serve a token
+};
+
 // An ai.quern.CachedAttention's cache, by its attribute `layer`.
 struct PlanLayer {
   CacheLayerShape shape;
@@ -84,6 +93,8 @@ struct DecoderPlan {
   // Formats of the inputs of the products that one step group encodes; the session makes room for the
   // largest.
   std::vector<std::vector<cpu::ActivationFormat>> encodings;
+  // The spaces of all mixtures of experts, those of a mixture side by side.
+  std::vector<ExpertSpace> experts;
   // Rows of tables that are looked up by token id and by position; the least of each.
   int64_t id_limit = 0;
   int64_t position_limit = 0;  // 0: none
@@ -95,7 +106,9 @@ struct DecoderPlan {
   std::deque<std::vector<float>> constants;
 };
 
-// Decides where threads have to wait for one another, and gives every buffer its place in the arena.
-void plan_memory(Entry& entry);
+// Decides where threads have to wait for one another, gives every buffer its place in the arena, and adds up
+// the work of a token. A step whose expert serves nobody is left out together with its barrier: the first
+// step of each expert, and the first behind it, wait in any case, since a step before them wrote across rows.
+void plan_memory(const DecoderPlan& plan, Entry& entry);
 
 }  // namespace quern::runtime

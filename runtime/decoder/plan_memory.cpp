@@ -49,10 +49,17 @@ std::vector<Interval> lifetimes(const Entry& entry) {
 
 }  // namespace
 
-void plan_memory(Entry& entry) {
+void plan_memory(const DecoderPlan& plan, Entry& entry) {
   place_barriers(entry);
   for (const auto& step : entry.steps) {
-    if (step->space == Space::Tokens || entry.start.defined()) entry.token_work += step->row_work();
+    const Space space = step->space;
+    if (space.is_expert()) {
+      const ExpertSpace& expert = plan.experts[space.expert_index()];
+      const bool counts = expert.parent == Space::Tokens || entry.start.defined();
+      if (counts) entry.token_work += step->row_work() * expert.per_token / expert.experts;
+    } else if (space == Space::Tokens || entry.start.defined()) {
+      entry.token_work += step->row_work();
+    }
   }
   const std::vector<Interval> intervals = lifetimes(entry);
   std::vector<size_t> order;

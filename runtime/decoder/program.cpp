@@ -101,9 +101,17 @@ void fill_traits(const Graph& graph, DecoderPlan& plan) {
   if (!first.outputs.empty()) traits.vocabulary = first.outputs.front().at.width;
   for (const PlanLayer& layer : plan.layers) traits.layers.push_back(layer.shape);
   for (const auto& step : plan.entries.front().steps) {
+    if (step->kind != "linear") continue;
     Pass one;
     one.tokens = one.selected = 1;
-    if (step->kind == "linear") traits.streamed_bytes += step->bytes(one);
+    std::vector<ExpertRows> experts(plan.experts.size(), {nullptr, 1});
+    one.experts = experts;
+    int64_t bytes = step->bytes(one);
+    if (step->space.is_expert()) {
+      const ExpertSpace& expert = plan.experts[step->space.expert_index()];
+      bytes = bytes * expert.per_token / expert.experts;
+    }
+    traits.streamed_bytes += bytes;
   }
   for (const PackedTensor& weight : plan.weights) traits.weight_bytes += weight.byte_size();
 }

@@ -72,6 +72,7 @@ struct Session::Impl {
   void add_piece(size_t step, Work& w, int64_t count);
   void prepare_outputs(const Entry& e);
   void place_buffers(const Entry& e);
+  void place_expert_rows(int64_t rows);
   void prepare_scratch();
   void compute_pass(const DecodeRunOptions& options);
   void run_steps(const Entry& e, Pass& pass);
@@ -102,6 +103,8 @@ struct Session::Impl {
   std::vector<int32_t> parents, row_step, row_token, selected_rows;
   int64_t pass_first_token = 0, pass_first_selected = 0;
   std::vector<RowView> buffers;
+  std::vector<ExpertRows> expert_rows;    // by expert space
+  std::vector<int32_t> expert_row_lists;  // what they point into
 
   Workspace arena, encoded, attention_scratch, attention_states;
   int64_t attention_scratch_stride = 0;

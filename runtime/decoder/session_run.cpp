@@ -9,6 +9,14 @@
 #include "runtime/decoder/session_impl.h"
 
 namespace quern::runtime {
+namespace {
+
+// An expert that serves no token of the pass. All threads see the same: its dispatch lies behind a barrier.
+bool is_idle(const Step& step, const Pass& pass) {
+  return step.space.is_expert() && pass.count(step.space) == 0;
+}
+
+}  // namespace
 
 void Session::Impl::check_step(const SequenceStep& step) const {
   if (step.sequence == nullptr || !*step.sequence) {
@@ -304,6 +312,27 @@ void Session::Impl::place_buffers(const Entry& e) {
   }
 }
 
+// Each mixture has room for the experts of all its tokens; where in it an expert's rows begin its dispatch
+// decides.
+void Session::Impl::place_expert_rows(int64_t rows) {
+  const std::vector<ExpertSpace>& spaces = plan.experts;
+  if (spaces.empty()) return;
+  const auto tokens = static_cast<size_t>(rows);
+  size_t room = 0;
+  for (size_t i = 0; i < spaces.size(); i += static_cast<size_t>(spaces[i].experts)) {
+    room += tokens * static_cast<size_t>(spaces[i].per_token);
+  }
+  expert_row_lists.resize(std::max(expert_row_lists.size(), room));
+  expert_rows.resize(spaces.size());
+  size_t first = 0;
+  for (size_t i = 0; i < spaces.size(); i += static_cast<size_t>(spaces[i].experts)) {
+    for (size_t e = i; e < i + static_cast<size_t>(spaces[i].experts); ++e) {
+      expert_rows[e] = {expert_row_lists.data() + first, 0};
+    }
+    first += tokens * static_cast<size_t>(spaces[i].per_token);
+  }
+}
+
 // Memory that the steps share, all of it made here so that no step allocates.
 void Session::Impl::prepare_scratch() {
   const auto rows = static_cast<int64_t>(ids.size());
@@ -346,6 +375,8 @@ void Session::Impl::compute_pass(const DecodeRunOptions& run_options) {
   pass.pieces = pieces;
   pass.parents = parents.data();
   pass.buffers = buffers;
+  place_expert_rows(std::max(pass.tokens, pass.selected));
+  pass.experts = expert_rows;
   pass.encoded = {encoded.get(), encoded.size()};
   pass.team = team.get();
   pass.linear_scratch = linear_scratch.get();
@@ -382,7 +413,9 @@ void Session::Impl::run_steps(const Entry& e, Pass& pass) {
   pass.threads = serial ? 1 : team->size();
   if (profiling) return run_profiled(e, pass);
   if (serial) {
-    for (const auto& step : e.steps) step->run(pass, 0);
+    for (const auto& step : e.steps) {
+      if (!is_idle(*step, pass)) step->run(pass, 0);
+    }
     return;
   }
   // What a multiply-add costs differs between one row and many, so that each magnitude is measured by itself.
@@ -393,6 +426,7 @@ void Session::Impl::run_steps(const Entry& e, Pass& pass) {
   const auto start = std::chrono::steady_clock::now();
   team->run(pass.threads, [&](int thread) {
     for (const auto& step : e.steps) {
+      if (is_idle(*step, pass)) continue;
       if (step->barrier_before) team->barrier();
       step->run(pass, thread);
     }
@@ -414,8 +448,12 @@ void Session::Impl::show_tap(const DecodeRunOptions& run_options, const Pass& pa
   shown.row_step = row_step;
   shown.row_token = row_token;
   std::vector<int32_t> steps, tokens;
-  if (space == Space::Selected) {
-    for (const int32_t row : selected_rows) {
+  if (!(space == Space::Tokens)) {
+    const bool of_expert = space.is_expert();
+    const bool of_selected = !of_expert || plan.experts[space.expert_index()].parent == Space::Selected;
+    for (int64_t i = 0; i < shown.rows; ++i) {
+      int32_t row = of_expert ? pass.experts[space.expert_index()].rows[i] : static_cast<int32_t>(i);
+      if (of_selected) row = selected_rows[static_cast<size_t>(row)];
       steps.push_back(row_step[static_cast<size_t>(row)]);
       tokens.push_back(row_token[static_cast<size_t>(row)]);
     }
@@ -432,6 +470,7 @@ void Session::Impl::run_profiled(const Entry& e, const Pass& pass) {
   team->run([&](int thread) {
     for (size_t i = 0; i < e.steps.size(); ++i) {
       team->barrier();
+      if (is_idle(*e.steps[i], pass)) continue;
       const auto start = Clock::now();
       if (thread < pass.threads) e.steps[i]->run(pass, thread);
       team->barrier();

@@ -206,6 +206,12 @@ void run_attention(KernelContext& context) {
       std::copy(values.begin(), values.end(), observed.begin() + start);
     };
   }
+  std::vector<double> sinks;
+  if (const Tensor* given = context.optional_input(7)) {  // of ai.quern alone
+    if (given->shape() != Shape{q.dim(1)}) context.fail("sinks of shape ", to_string(given->shape()));
+    for (int64_t i = 0; i < given->size(); ++i) sinks.push_back(given->at(i));
+    spec.sinks = sinks.data();
+  }
   const std::vector<double> out = attend(context, q, k, v, spec);
   const Tensor y = to_tensor(q.dtype(), {q.dim(0), q.dim(1), q.dim(2), v.dim(3)}, out);
   context.set_output(0, flat ? merge_heads(context, y) : y);
@@ -281,6 +287,7 @@ void run_tensor_scatter(KernelContext& context) {
 
 void register_attention(KernelTable& table) {
   add_reference(table, {"Attention"}, run_attention);
+  table.add(kQuernDomain, "Attention", {std::string(kReferenceImplementation), 1, run_attention, nullptr});
   add_reference(table, {"RotaryEmbedding"}, run_rotary_embedding);
   add_reference(table, {"TensorScatter"}, run_tensor_scatter);
 }

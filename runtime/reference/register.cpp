@@ -1,5 +1,7 @@
 #include "runtime/reference/register.h"
 
+#include "runtime/reference/experts.h"
+
 namespace quern::runtime::reference {
 
 void register_all(KernelTable& table) {
@@ -33,6 +35,7 @@ void register_all(KernelTable& table) {
   register_microsoft_attention(table);
   register_microsoft_multi_head(table);
   register_microsoft_moe(table);
+  register_experts(table);
   register_microsoft_qlinear(table);
 }
 

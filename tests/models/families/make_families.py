@@ -26,6 +26,7 @@ VOCABULARY = 64
 COMMON = dict(vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, pad_token_id=0,
               bos_token_id=1, eos_token_id=2)
 LLAMA = dict(COMMON, intermediate_size=48, num_key_value_heads=2, max_position_embeddings=128)
+MOE = dict(LLAMA, intermediate_size=16, num_experts_per_tok=2)
 
 # name: (configuration class, its arguments)
 DECODERS = {
@@ -60,6 +61,12 @@ DECODERS = {
     "granite": ("GraniteConfig", dict(LLAMA, embedding_multiplier=12.0, attention_multiplier=0.2,
                                       residual_multiplier=0.22, logits_scaling=8.0)),
     "smollm3": ("SmolLM3Config", dict(LLAMA, no_rope_layers=[1, 0], num_hidden_layers=2)),
+    "mixtral": ("MixtralConfig", dict(MOE, num_local_experts=4)),
+    "qwen2_moe": ("Qwen2MoeConfig", dict(MOE, num_experts=4, moe_intermediate_size=16, shared_expert_intermediate_size=16,
+                                         norm_topk_prob=False)),
+    "qwen3_moe": ("Qwen3MoeConfig", dict(MOE, head_dim=8, num_experts=4, moe_intermediate_size=16, norm_topk_prob=True)),
+    "gpt_oss": ("GptOssConfig", dict(MOE, head_dim=8, num_local_experts=4, sliding_window=5,
+                                     layer_types=["sliding_attention", "full_attention"])),
 }
 ENCODER = dict(COMMON, intermediate_size=48, max_position_embeddings=64, num_labels=3)
 ENCODERS = {
@@ -100,10 +107,38 @@ def build(name, config_class, arguments, auto):
     return model
 
 
+def unrolled_experts(self, hidden_states):
+    """The sparse block of Mixtral and Qwen2-MoE over all experts, as optimum has it for Qwen3-MoE: a trace of the
+    original serves only the experts that its example met."""
+    from optimum.exporters.onnx.model_patcher import qwen3_moe_forward_patched
+    if not hasattr(self, "norm_topk_prob"):
+        self.norm_topk_prob = True
+    result, logits = qwen3_moe_forward_patched(self, hidden_states)
+    if hasattr(self, "shared_expert"):
+        gate = torch.sigmoid(self.shared_expert_gate(hidden_states))
+        result = result + gate * self.shared_expert(hidden_states)
+    return result, logits
+
+
+def unknown_to_optimum(model):
+    """Configurations of the exporter for families that it has none of."""
+    from optimum.exporters.onnx import model_configs
+    bases = {"mixtral": model_configs.MistralOnnxConfig, "qwen2_moe": model_configs.Qwen2OnnxConfig}
+    base = bases.get(model.config.model_type)
+    if base is None:
+        return {}
+    for module in model.modules():
+        if type(module).__name__ in ("MixtralSparseMoeBlock", "Qwen2MoeSparseMoeBlock"):
+            type(module).forward = unrolled_experts
+    config = base(model.config, task="text-generation", use_past=True, use_past_in_inputs=True)
+    return dict(custom_onnx_configs={"model": config})
+
+
 def export(model, task, target, opset):
     from optimum.exporters.onnx import onnx_export_from_model
     with tempfile.TemporaryDirectory() as folder:
-        onnx_export_from_model(model, folder, task=task, opset=opset, do_validation=False, no_post_process=False)
+        onnx_export_from_model(model, folder, task=task, opset=opset, do_validation=False, no_post_process=False,
+                               **unknown_to_optimum(model))
         files = sorted(pathlib.Path(folder).glob("*.onnx"))
         assert len(files) == 1, files
         shutil.copy(files[0], target)
