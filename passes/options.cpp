@@ -72,7 +72,9 @@ void OptionTable::set(const json& values, const std::string& owner) {
     throw_error(ErrorCode::InvalidArgument, owner, ": options must be a JSON object, not ",
                 values.type_name());
   }
-  for (const auto& [name, value] : values.items()) {
+  for (const auto& item : values.items()) {
+    const std::string& name = item.key();
+    const json& value = item.value();
     const auto found =
         std::find_if(info_.begin(), info_.end(), [&](const OptionInfo& info) { return info.name == name; });
     if (found == info_.end()) {
@@ -90,7 +92,7 @@ void OptionTable::set(const json& values, const std::string& owner) {
     }
     if (value.is_string()) check_choice(*found, value.get<std::string>(), where);
     if (std::holds_alternative<std::vector<std::string>*>(field)) {
-      for (const json& item : value) check_choice(*found, item.get<std::string>(), where);
+      for (const json& choice : value) check_choice(*found, choice.get<std::string>(), where);
     }
     std::visit([&](auto* target) { *target = value.get<std::remove_reference_t<decltype(*target)>>(); },
                field);

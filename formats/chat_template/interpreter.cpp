@@ -235,7 +235,9 @@ Value Interpreter::call_macro(const Node& node, const ScopePtr& scope, Arguments
 
 void Interpreter::bind_parameters(const Node& node, const ScopePtr& scope, Arguments& arguments) {
   auto more_named = std::make_shared<Dict>();
-  for (auto& [name, value] : arguments.named) {
+  for (auto& argument : arguments.named) {
+    const std::string& name = argument.first;
+    auto& value = argument.second;
     const bool known = std::any_of(node.targets.begin(), node.targets.end(),
                                    [&](const NodePtr& t) { return t->text == name; });
     if (name == "caller" && !known) {

@@ -137,9 +137,9 @@ void GraphWriter::write_node(const Node& node, onnx::GraphProto& proto) {
   out.set_name(node.name());
   for (const Value* input : node.inputs()) out.add_input(name_of(input));
   for (const Value* output : node.outputs()) out.add_output(name_of(output));
-  for (const auto& [name, value] : node.attributes()) {
+  for (const auto& attribute : node.attributes()) {
     with_context("writing " + quern::describe(node),
-                 [&] { write_attribute(name, value, *out.add_attribute()); });
+                 [&] { write_attribute(attribute.first, attribute.second, *out.add_attribute()); });
   }
 }
 

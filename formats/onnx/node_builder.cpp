@@ -127,7 +127,9 @@ void GraphBuilder::build_operator(const onnx::NodeProto& node, const BoundAttrib
                 .name = frame.prefix + node.name(),
                 .inputs = find_inputs(node, frame),
                 .outputs = {}};
-  for (const auto& [name, content] : attributes) {
+  for (const auto& attribute : attributes) {
+    const auto& name = attribute.first;
+    const auto& content = attribute.second;
     state_.problems.collect([&] {
       with_context("reading attribute " + quoted(name) + " of " + describe(node),
                    [&] { spec.attributes[name] = convert_attribute(*content, frame); });

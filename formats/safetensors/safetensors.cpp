@@ -165,7 +165,9 @@ File parse_file(std::span<const std::byte> bytes, const std::shared_ptr<const vo
 
   File file;
   std::vector<Entry> entries;
-  for (const auto& [name, value] : header.items()) {
+  for (const auto& item : header.items()) {
+    const std::string& name = item.key();
+    const Json& value = item.value();
     if (name == kMetadataKey) {
       file.metadata = parse_metadata(value);
       continue;
@@ -218,7 +220,8 @@ void write(const std::filesystem::path& path, const File& file) {
   if (!file.metadata.empty()) header[kMetadataKey] = file.metadata;
   uint64_t at = 0;
   for (const Named* named : order) {
-    const auto& [name, tensor] = *named;
+    const auto& name = named->first;
+    const auto& tensor = named->second;
     if (name == kMetadataKey)
       throw_error(ErrorCode::InvalidArgument, "a tensor may not be called ", kMetadataKey);
     with_context("tensor '" + name + "'", [&] {
