@@ -1,5 +1,6 @@
 #include "passes/weights/register.h"
 
+#include "passes/exits/insert_exit_heads.h"
 #include "passes/quantize/balance_channels.h"
 #include "passes/quantize/calibrate_weights.h"
 #include "passes/quantize/quantize_weights.h"
@@ -10,6 +11,7 @@
 namespace quern::passes {
 
 void register_weight_passes(PassRegistry& registry) {
+  registry.add<InsertExitHeads>();
   registry.add<TieWeights>();
   registry.add<QuantizeWeights>();
   registry.add<BalanceChannels>();
