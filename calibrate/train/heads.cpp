@@ -138,20 +138,31 @@ HeadScore divergence(float* logits, int64_t rows, int64_t vocabulary, std::span<
   });
 }
 
-HeadScore run_head(Head& head, std::span<const float> states, std::span<const int64_t> targets,
-                   double scale) {
+HeadScore run_head(Head& head, std::span<const float> states, std::span<const int64_t> targets, double scale,
+                   std::span<const float> teacher) {
   const int64_t vocabulary = head.projection->shape[0], width = head.projection->shape[1];
   const auto all = static_cast<int64_t>(targets.size());
   const int64_t step = std::max<int64_t>(1, std::min(all, kLogitFloats / vocabulary));
   std::vector<float> y(cells(step, width)), logits(cells(step, vocabulary));
+  std::vector<float> taught(head.teacher >= 0 ? cells(step, vocabulary) : 0);
   HeadScore total;
   for (int64_t first = 0; first < all; first += step) {
     const int64_t rows = std::min(step, all - first);
     head.form->forward(states.data() + first * width, rows, y.data());
     multiply_transposed(y.data(), head.projection->value.data(), logits.data(), rows, vocabulary, width,
                         Into::Set);
-    total.add(cross_entropy(logits.data(), rows, vocabulary,
-                            targets.subspan(static_cast<size_t>(first), static_cast<size_t>(rows)), scale));
+    if (head.teacher >= 0) {
+      multiply_transposed(teacher.data() + first * width, head.projection->value.data(), taught.data(), rows,
+                          vocabulary, width, Into::Set);
+      for (int64_t row = 0; row < rows; ++row) {
+        float* distribution = taught.data() + row * vocabulary;
+        cpu::row_kernels().softmax(distribution, distribution, vocabulary);
+      }
+      total.add(divergence(logits.data(), rows, vocabulary, taught, scale));
+    } else {
+      total.add(cross_entropy(logits.data(), rows, vocabulary,
+                              targets.subspan(static_cast<size_t>(first), static_cast<size_t>(rows)), scale));
+    }
     if (scale == 0) continue;
     if (head.trains_projection)
       transposed_multiply(logits.data(), y.data(), head.projection->gradient.data(), vocabulary, width, rows,

@@ -50,6 +50,9 @@ struct Head {
   std::shared_ptr<Parameter> projection;  // [vocabulary, width]
   bool trains_projection = false;
   int source = 0;
+  // The hidden state that the projection makes the teacher's distributions of, which are then learned instead
+  // of the text's tokens; -1: none.
+  int teacher = -1;
   int64_t ahead = 1;
   double weight = 1;  // of its loss among all
 
@@ -75,7 +78,9 @@ HeadScore divergence(float* logits, int64_t rows, int64_t vocabulary, std::span<
                      double scale);
 
 // The head's score on states [targets.size(), width]; with `scale` != 0 gradients of scale * loss are added
-// to its parameters. Logits are made for a few hundred rows at a time.
-HeadScore run_head(Head& head, std::span<const float> states, std::span<const int64_t> targets, double scale);
+// to its parameters. Logits are made for a few hundred rows at a time. `teacher`: the hidden states of the
+// same tokens that Head::teacher means, if the head has one.
+HeadScore run_head(Head& head, std::span<const float> states, std::span<const int64_t> targets, double scale,
+                   std::span<const float> teacher = {});
 
 }  // namespace quern::calibrate::train

@@ -12,6 +12,10 @@
 namespace quern::calibrate::train {
 namespace {
 
+std::span<const float> teacher_of(const StateSource& source, const Head& head) {
+  return head.teacher >= 0 ? source.states(head.teacher) : std::span<const float>();
+}
+
 using Batch = std::vector<const std::vector<int64_t>*>;
 
 // Of all rows of a batch, the token that comes `ahead` behind each; -1 where its window has ended.
@@ -110,7 +114,7 @@ class Training {
       const std::vector<int64_t> targets = targets_of(batch, heads_[h].ahead);
       const int64_t rows = std::max<int64_t>(1, count_targets(targets));
       since_[h].add(run_head(heads_[h], source_.states(heads_[h].source), targets,
-                             heads_[h].weight / static_cast<double>(rows)));
+                             heads_[h].weight / static_cast<double>(rows), teacher_of(source_, heads_[h])));
     }
     optimizer_.step(parameters_, cosine_rate(step, steps_, options_.warm_up, options_.rate));
   }
@@ -262,7 +266,8 @@ std::vector<HeadScore> score_heads(std::span<Head> heads, StateSource& source, c
     source.compute(some);
     for (size_t h = 0; h < heads.size(); ++h) {
       const std::vector<int64_t> targets = targets_of(some, heads[h].ahead);
-      scores[h].add(run_head(heads[h], source.states(heads[h].source), targets, 0));
+      scores[h].add(
+          run_head(heads[h], source.states(heads[h].source), targets, 0, teacher_of(source, heads[h])));
     }
   }
   return scores;
