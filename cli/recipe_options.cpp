@@ -1,4 +1,5 @@
 #include "cli/recipe_options.h"
+#include "cli/exit_options.h"
 
 #include <nlohmann/json.hpp>
 
@@ -14,9 +15,10 @@ namespace {
 
 using nlohmann::json;
 
-const char* const kRecipeOptions[] = {
-    "weights",     "symmetric", "asymmetric",  "granularity", "group-size",       "method",      "clip",
-    "activations", "override",  "target-bits", "target-size", "max-ppl-increase", "medusa-heads"};
+const char* const kRecipeOptions[] = {"weights",      "symmetric",   "asymmetric",  "granularity",
+                                      "group-size",   "method",      "clip",        "activations",
+                                      "override",     "target-bits", "target-size", "max-ppl-increase",
+                                      "medusa-heads", "exit-heads"};
 
 // One setting of an override: "int8", "asymmetric", "group", "group-size:64", "scales:f32".
 void apply_setting(const std::string& setting, json& entry) {
@@ -105,6 +107,7 @@ void declare_recipe_options(OptionSet& options) {
       .text("medusa-heads", "FILE",
             "put in Medusa heads, for --speculate medusa: a safetensors file with trained ones (of `quern "
             "train-heads`, Medusa, TGI or vLLM), or fresh:K, K heads that say what the model says");
+  declare_exit_head_options(options);
 }
 
 passes::Recipe recipe_of(const Arguments& arguments) {
@@ -123,8 +126,9 @@ passes::Recipe recipe_of(const Arguments& arguments) {
 }
 
 std::vector<passes::RecipeStep> head_steps(const Arguments& arguments) {
+  std::vector<passes::RecipeStep> steps = exit_head_steps(arguments);
   const std::optional<std::string> given = arguments.text("medusa-heads");
-  if (!given) return {};
+  if (!given) return steps;
   json options = {{"weights", *given}};
   if (given->starts_with("fresh:")) {
     const std::optional<int64_t> count = parse_integer(std::string_view(*given).substr(6));
@@ -132,13 +136,15 @@ std::vector<passes::RecipeStep> head_steps(const Arguments& arguments) {
       throw UsageError("--medusa-heads fresh:K takes a number from 1 to 16, not '" + given->substr(6) + "'");
     options = {{"weights", "fresh"}, {"heads", *count}};
   }
-  return {{.pass = "insert-medusa-heads", .options = options}};
+  steps.push_back({.pass = "insert-medusa-heads", .options = options});
+  return steps;
 }
 
 std::vector<std::filesystem::path> head_files(const Arguments& arguments) {
+  std::vector<std::filesystem::path> files = exit_head_files(arguments);
   const std::optional<std::string> given = arguments.text("medusa-heads");
-  if (!given || given->starts_with("fresh:")) return {};
-  return {*given};
+  if (given && !given->starts_with("fresh:")) files.emplace_back(*given);
+  return files;
 }
 
 json weight_options(const Arguments& arguments) {

@@ -6,6 +6,7 @@
 
 #include "cli/files.h"
 #include "cli/format.h"
+#include "cli/self_speculation.h"
 #include "formats/artifact/artifact.h"
 #include "formats/file/checksum.h"
 #include "runtime/speculate/datastore_drafter.h"
@@ -134,14 +135,15 @@ std::string tokenizer_identity(const tokenizer::Tokenizer& tokenizer) {
 
 void declare_speculation_options(OptionSet& options) {
   options
-      .choice("speculate", {"ngram", "draft", "rest", "medusa"},
+      .choice("speculate", {"ngram", "draft", "rest", "medusa", "self"},
               "guess tokens and let the model verify them together; the text stays the same")
       .text("draft", "MODEL", "for draft: the small model that guesses; it must share the tokenizer")
       .text("datastore", "FILE", "for rest: texts to guess from, indexed by `quern datastore build`")
       .integer("draft-length", "N", {1, 256},
                "always guess N tokens; default: as many as pay, measured while decoding")
       .choice("draft-rule", {"shared", "rejection"},
-              "for draft, where the text is sampled: guess with the model's own random numbers, which gives "
+              "for draft and self, where the text is sampled: guess with the model's own random numbers, "
+              "which gives "
               "the text of plain sampling, or accept more by rejection sampling, which gives another text of "
               "the same distribution",
               "shared")
@@ -155,26 +157,29 @@ void declare_speculation_options(OptionSet& options) {
           "typical-acceptance", "EPSILON", {0, 1},
           "for medusa: LOSSY, the text is no longer the model's own: accept what is typical of the model, "
           "p > min(E, sqrt(E) exp(-entropy)); 0.09 is usual");
+  declare_self_speculation_options(options);
 }
 
 StrategyFactory speculation(const Arguments& arguments, const LoadedModel& model, Console& console) {
   const std::optional<std::string> kind = arguments.text("speculate");
   if (!kind) {
     for (const char* name :
-         {"draft", "datastore", "draft-length", "tree", "whole-tree", "typical-acceptance"}) {
+         {"draft", "datastore", "draft-length", "tree", "whole-tree", "typical-acceptance", "draft-layers"}) {
       if (arguments.given(name)) throw UsageError(concat("--", name, " says nothing without --speculate"));
     }
     return {};
   }
   for (const auto& [option, wanted] :
        {std::pair{"draft", "draft"}, std::pair{"datastore", "rest"}, std::pair{"tree", "medusa"},
-        std::pair{"whole-tree", "medusa"}, std::pair{"typical-acceptance", "medusa"}}) {
+        std::pair{"whole-tree", "medusa"}, std::pair{"typical-acceptance", "medusa"},
+        std::pair{"draft-layers", "self"}}) {
     if (arguments.given(option) && *kind != wanted)
       throw UsageError(concat("--", option, " needs --speculate ", wanted));
   }
   if (*kind == "draft") return with_draft(arguments, model, console);
   if (*kind == "rest") return with_datastore(arguments, model);
   if (*kind == "medusa") return with_medusa(arguments, model);
+  if (*kind == "self") return with_self(arguments, pacing(arguments));
   return [paced = pacing(arguments)](runtime::Session& session, runtime::Sampler& sampler) {
     return std::make_unique<runtime::SpeculativeDecoding>(session, sampler,
                                                           std::make_unique<runtime::NgramDrafter>(), paced);

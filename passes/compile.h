@@ -18,7 +18,7 @@ namespace quern::passes {
 
 // What `quern convert` runs: canonicalization, heads that are added, one tensor for tied weights, the
 // decision of what each weight becomes, and its layout. `weights`: options of the pass quantize-weights;
-// `calibration`: of calibrate-weights; `heads`: steps such as insert-medusa-heads.
+// `calibration`: of calibrate-weights; `heads`: steps such as insert-medusa-heads and insert-exit-heads.
 Recipe conversion_recipe(const nlohmann::json& weights,
                          const nlohmann::json& calibration = nlohmann::json::object(),
                          const std::vector<RecipeStep>& heads = {});

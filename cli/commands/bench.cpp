@@ -9,6 +9,7 @@
 #include "cli/format.h"
 #include "cli/loaded_model.h"
 #include "cli/progress.h"
+#include "cli/self_speculation.h"
 #include "cli/table.h"
 #include "runtime/cpu/isa.h"
 #include "runtime/cpu/machine.h"
@@ -275,7 +276,8 @@ ExitStatus run(const Arguments& arguments, Console& console) {
                    : console.print(machine_text(*machine));
     return ExitStatus::Ok;
   }
-  const LoadedModel model = load_decoder(*path, arguments.text("tokenizer"), console, "quern bench");
+  LoadedModel model = load_decoder(*path, arguments.text("tokenizer"), console, "quern bench");
+  prepare_self_speculation(arguments, model);
   if (arguments.given("speculate")) return bench_speculation(arguments, model, console);
   runtime::Session session(model.program, session_options(arguments));
   const Measurement result = measure(session, arguments, console);

@@ -17,6 +17,8 @@ Command sensitivity_command();
 Command bench_command();
 Command cache_command();
 Command datastore_command();
+Command tune_draft_command();
+Command calibrate_exits_command();
 Command inspect_command();
 Command passes_command();
 Command tokenize_command();

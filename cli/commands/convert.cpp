@@ -8,6 +8,7 @@
 #include "cli/calibration_options.h"
 #include "cli/commands/commands.h"
 #include "cli/conversion.h"
+#include "cli/exit_options.h"
 #include "cli/format.h"
 #include "cli/model_facts.h"
 #include "cli/model_file.h"

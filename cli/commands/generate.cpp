@@ -9,12 +9,14 @@
 #include "cli/commands/commands.h"
 #include "cli/commands/generate_batch.h"
 #include "cli/context_bound.h"
+#include "cli/exit_options.h"
 #include "cli/files.h"
 #include "cli/format.h"
 #include "cli/interrupt.h"
 #include "cli/loaded_model.h"
 #include "cli/prefix_cache.h"
 #include "cli/sampling.h"
+#include "cli/self_speculation.h"
 #include "cli/speculation.h"
 #include "formats/tokenizer/utf8.h"
 #include "runtime/generate/generate.h"
@@ -43,6 +45,7 @@ void declare(OptionSet& options) {
   declare_session_options(options);
   declare_speculation_options(options);
   declare_prefix_options(options);
+  declare_exit_options(options);
   options.flag("no-echo", "do not print the prompt before its continuation")
       .example("quern generate model.quern -p \"It was a dark night\" -n 100",
                "goes on with a text, greedily")
@@ -185,8 +188,17 @@ class Printer {
 };
 
 ExitStatus run(const Arguments& arguments, Console& console) {
-  const LoadedModel model =
+  LoadedModel model =
       load_decoder(arguments.text_of("MODEL"), arguments.text("tokenizer"), console, "quern generate");
+  prepare_self_speculation(arguments, model);
+  const std::optional<runtime::ExitRule> exits = exit_rule(arguments);
+  if (exits) {
+    // What is kept of a text with exits is not what the whole model would have kept.
+    for (const char* other : {"speculate", "prefix-cache"}) {
+      if (arguments.given(other)) throw UsageError(concat("--exit and --", other, " exclude one another"));
+    }
+    prepare_exits(*exits, model);
+  }
   const bool many = arguments.given("prompts");
   const Prompt prompt = many ? Prompt{} : read_prompt(arguments, model);
   const Sampling sampling = read_sampling(arguments, model.file.folder.generation);
@@ -195,7 +207,7 @@ ExitStatus run(const Arguments& arguments, Console& console) {
                                         many ? arguments.integer_of("parallel") : 1);
   runtime::Session session(model.program, session_settings);
   std::unique_ptr<runtime::PrefixCache> prefixes;
-  if (many || arguments.given("prefix-cache"))
+  if (!exits && (many || arguments.given("prefix-cache")))
     prefixes = open_prefix_cache(arguments, model, session, console);
   const InterruptRequest interrupt;
 
@@ -206,6 +218,8 @@ ExitStatus run(const Arguments& arguments, Console& console) {
   options.sampling = sampling.options;
   options.cancel = &interrupt.requested();
   options.strategy = speculation(arguments, model, console);
+  const auto exit_statistics = std::make_shared<runtime::ExitStatistics>();
+  if (exits) options.strategy = with_exits(*exits, model, exit_statistics);
   options.prefix_cache = prefixes.get();
   if (model.tokenizer) {
     options.decoder = [&] { return std::make_unique<StreamingText>(*model.tokenizer); };
@@ -235,8 +249,12 @@ ExitStatus run(const Arguments& arguments, Console& console) {
       console.note(concat("the model states no context length; ", session_settings.context,
                           " tokens are what half of the memory at hand holds (--context N: another limit)"));
     }
+    if (exits) console.note(exit_text(*exit_statistics));
   } else {
-    console.print_json(to_json(prompt, output, model, sampling.options, session.options().context));
+    nlohmann::ordered_json object =
+        to_json(prompt, output, model, sampling.options, session.options().context);
+    if (exits) object["exits"] = exit_json(*exit_statistics);
+    console.print_json(object);
   }
   return output.results.front().finish == runtime::FinishReason::Cancelled ? ExitStatus::Interrupted
                                                                            : ExitStatus::Ok;

@@ -1,6 +1,7 @@
 // quern train-heads: heads that guess, trained on the frozen model's own hidden states.
 #include <chrono>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "calibrate/dataset.h"
 #include "calibrate/train/trainer.h"
@@ -10,6 +11,7 @@
 #include "cli/loaded_model.h"
 #include "cli/progress.h"
 #include "cli/table.h"
+#include "passes/exits/trained_exits.h"
 #include "passes/heads/trained_medusa.h"
 #include "runtime/decoder/hidden_states.h"
 
@@ -21,7 +23,10 @@ using calibrate::train::HeadScore;
 using calibrate::train::Windows;
 
 void declare(OptionSet& options) {
-  options.positional({.name = "KIND", .help = "medusa: heads that guess the tokens behind the next one"})
+  options
+      .positional({.name = "KIND",
+                   .help = "medusa: heads that guess the tokens behind the next one; exits: heads that "
+                           "give the logits after some layers"})
       .positional({.name = "MODEL", .help = "a .quern artifact, an ONNX decoder, or a folder that holds one"})
       .texts("data", "FILE", "text to learn from: UTF-8, or .jsonl with {\"text\": ...} a line (required)")
       .text("output,o", "FILE.safetensors", "where to write the heads (required)")
@@ -35,6 +40,14 @@ void declare(OptionSet& options) {
               "head, learned",
               "shared")
       .text("from", "FILE.safetensors", "heads to begin with")
+      .section("Exits")
+      .text("layers", "LIST", "after which layers, such as 2,4,6")
+      .integer("rank", "R", {0, 65536}, "of the adapter before each one's norm; 0: norms alone", 0)
+      .choice(
+          "loss", {"text", "final-layer"},
+          "what they learn: the text's tokens, by cross-entropy, or the final layer's distributions, by KL "
+          "divergence",
+          "final-layer")
       .section("Training")
       .integer("epochs", "N", {1, 1000}, "times through the data", 2)
       .integer("window", "N", {16, 65536}, "tokens that the model sees together", 256)
@@ -49,6 +62,8 @@ void declare(OptionSet& options) {
   options
       .example("quern train-heads medusa model.quern --data books.txt -o heads.safetensors",
                "three heads that share the model's vocabulary projection")
+      .example("quern train-heads exits model.quern --layers 2,4,6 --data books.txt -o exits.safetensors",
+               "norms for exits behind three layers")
       .example("quern convert model.onnx -o medusa.quern --medusa-heads heads.safetensors", "puts them in");
 }
 
@@ -103,7 +118,9 @@ calibrate::train::TrainOptions options_of(const Arguments& arguments, const std:
   options.checkpoint = output + ".checkpoint";
   options.resume = arguments.flag("resume");
   options.settings =
-      concat(arguments.text_of("projection"), " projection, ", arguments.integer_of("blocks"), " blocks,");
+      concat(arguments.text_of("KIND"), ", ", arguments.text_of("projection"), " projection, ",
+             arguments.integer_of("blocks"), " blocks, exits ", arguments.text("layers").value_or("none"),
+             " rank ", arguments.integer_of("rank"), " ", arguments.text_of("loss"), ",");
   return options;
 }
 
@@ -137,10 +154,33 @@ std::vector<Head> heads_of(const Arguments& arguments, const Graph& graph) {
       graph, options, from ? passes::read_medusa_heads(*from) : std::vector<passes::MedusaHead>());
 }
 
+// Heads and the values whose rows they read.
+struct Task {
+  std::vector<Head> heads;
+  std::vector<std::string> sources;
+};
+
+Task exits_task(const Arguments& arguments, const Graph& graph) {
+  const std::optional<std::string> layers = arguments.text("layers");
+  if (!layers) throw UsageError("missing --layers LIST: after which layers exits stand, such as 2,4,6");
+  passes::ExitHeads exits =
+      passes::exit_heads_to_train(graph, {.layers = parse_ids(*layers, "--layers"),
+                                          .rank = arguments.integer_of("rank"),
+                                          .from_final_layer = arguments.text_of("loss") == "final-layer",
+                                          .seed = static_cast<uint64_t>(arguments.integer_of("seed"))});
+  return {std::move(exits.heads), std::move(exits.sources)};
+}
+
+std::string target_of(const Head& head) {
+  return head.teacher >= 0 ? "the final layer" : concat("t + ", head.ahead);
+}
+
 ExitStatus run(const Arguments& arguments, Console& console) {
   const std::string kind = arguments.text_of("KIND");
-  if (kind != "medusa")
-    throw UsageError("there are no heads called '" + one_line(kind) + "'; there is medusa");
+  const bool exits = kind == "exits";
+  if (kind != "medusa" && !exits)
+    throw UsageError("there are no heads called '" + one_line(kind) + "'; there are medusa and exits");
+  if (!exits && arguments.given("layers")) throw UsageError("--layers is for exits");
   const std::optional<std::string> output = arguments.text("output");
   if (!output) throw UsageError("missing -o FILE.safetensors");
   const auto start = std::chrono::steady_clock::now();
@@ -148,11 +188,15 @@ ExitStatus run(const Arguments& arguments, Console& console) {
       load_decoder(arguments.text_of("MODEL"), arguments.text("tokenizer"), console, "quern train-heads");
   const Data data = data_of(arguments, model);
   const Graph& graph = *model.file.graph;
-  std::vector<Head> heads = heads_of(arguments, graph);
-  const std::string state = runtime::find_hidden_states(graph).after_final_norm->name();
-  runtime::Session session(runtime::Program::compile(graph, {.entries = {{state}}}),
+  Task task =
+      exits ? exits_task(arguments, graph)
+            : Task{heads_of(arguments, graph), {runtime::find_hidden_states(graph).after_final_norm->name()}};
+  std::vector<Head>& heads = task.heads;
+  runtime::Session session(runtime::Program::compile(graph, {.entries = {task.sources}}),
                            session_options(arguments));
-  calibrate::train::StateSource source(session, 0, {0});
+  std::vector<int> outputs(task.sources.size());
+  std::iota(outputs.begin(), outputs.end(), 0);
+  calibrate::train::StateSource source(session, 0, outputs);
   const calibrate::train::TrainOptions options = options_of(arguments, *output);
   Progress progress(console, "training", 0, "steps");
   nlohmann::ordered_json history = nlohmann::ordered_json::array();
@@ -170,7 +214,11 @@ ExitStatus run(const Arguments& arguments, Console& console) {
              history.push_back({{"step", v.step}, {"validation", scores_json(v.validation)}});
            }});
   progress.finish();
-  passes::write_medusa_heads(*output, passes::trained_medusa_heads(heads));
+  if (exits) {
+    passes::write_exit_heads(*output, heads);
+  } else {
+    passes::write_medusa_heads(*output, passes::trained_medusa_heads(heads));
+  }
   std::error_code ignored;
   std::filesystem::remove(options.checkpoint, ignored);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -185,8 +233,8 @@ ExitStatus run(const Arguments& arguments, Console& console) {
   }
   Table table({{"head"}, {"guesses token"}, {"validation loss", Align::Right}, {"top-1", Align::Right}});
   for (size_t h = 0; h < scores.size(); ++h) {
-    table.add_row({std::to_string(h), concat("t + ", heads[h].ahead), format_fixed(scores[h].mean_loss(), 3),
-                   format_percent(scores[h].top1(), 2)});
+    table.add_row({exits ? heads[h].name : std::to_string(h), target_of(heads[h]),
+                   format_fixed(scores[h].mean_loss(), 3), format_percent(scores[h].top1(), 2)});
   }
   console.summary(table.to_string() +
                   concat("wrote ", one_line(*output), " in ", format_seconds(seconds), "\n"));

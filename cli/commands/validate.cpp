@@ -6,9 +6,11 @@
 #include "calibrate/compare.h"
 #include "calibrate/compare_tensors.h"
 #include "calibrate/decoder_model.h"
+#include "calibrate/exit_model.h"
 #include "calibrate/graph_model.h"
 #include "cli/commands/commands.h"
 #include "cli/diagnosis.h"
+#include "cli/exit_options.h"
 #include "cli/format.h"
 #include "cli/loaded_model.h"
 #include "cli/machine_name.h"
@@ -46,6 +48,8 @@ void declare(OptionSet& options) {
       .number("min-sqnr", "DB", {-1000, 1000},
               "other graphs: no output may have a lower signal-to-noise ratio");
   declare_diagnosis_options(options);
+  options.section("The candidate with early exits");
+  declare_exit_options(options);
   options.section("Results")
       .text("report", "FILE.html", "write one self-contained page with plots")
       .flag("record", "keep the figures in the candidate, an artifact (attachment validation.json)")
@@ -65,22 +69,31 @@ void declare(OptionSet& options) {
 struct Side {
   LoadedModel model;
   std::unique_ptr<runtime::Session> session;
+  std::unique_ptr<runtime::EarlyExitDecoder> exits;  // null: every token passes the whole model
   std::unique_ptr<calibrate::ScoredModel> scored;
 };
 
-Side open_side(const std::string& path, const Arguments& arguments, Console& console) {
+Side open_side(const std::string& path, const Arguments& arguments, Console& console,
+               const std::optional<runtime::ExitRule>& exits = {}) {
   Side side;
   side.model = load_model(path, arguments.text("tokenizer"), console);
+  if (exits && !side.model.is_decoder()) throw UsageError("--exit is for decoders");
+  if (exits) prepare_exits(*exits, side.model);
   if (side.model.is_decoder()) {
     const runtime::SessionOptions options{
         .threads = static_cast<int>(arguments.integer("threads").value_or(0)), .max_rows = 256};
     side.session = std::make_unique<runtime::Session>(side.model.program, options);
+    if (exits) {
+      side.exits = std::make_unique<runtime::EarlyExitDecoder>(*side.session, *side.model.file.graph, *exits);
+    }
   }
   return side;
 }
 
 void prepare_scoring(Side& side) {
-  if (side.session) {
+  if (side.exits) {
+    side.scored = calibrate::make_exit_model(*side.session, *side.exits);
+  } else if (side.session) {
     side.scored = calibrate::make_decoder_model(*side.session);
   } else {
     side.scored = with_context("preparing '" + side.model.file.path.string() + "'",
@@ -292,7 +305,7 @@ ExitStatus run(const Arguments& arguments, Console& console) {
   if (!arguments.given("data"))
     throw UsageError("missing --data FILE: held-out text, .jsonl rows, or arrays");
   Side reference = open_side(arguments.text_of("ORIGINAL"), arguments, console);
-  Side candidate = open_side(arguments.text_of("CANDIDATE"), arguments, console);
+  Side candidate = open_side(arguments.text_of("CANDIDATE"), arguments, console, exit_rule(arguments));
   if (arguments.flag("record") && !candidate.model.file.is_artifact()) {
     throw UsageError("--record is for artifacts; '" + candidate.model.file.path.string() + "' is none");
   }
@@ -320,9 +333,12 @@ ExitStatus run(const Arguments& arguments, Console& console) {
   if (arguments.flag("record")) record(validation, candidate.model.file);
   if (const auto path = arguments.text("report")) write_file(*path, to_html(validation));
   if (console.json()) {
-    console.print_json(to_json(validation));
+    nlohmann::ordered_json object = to_json(validation);
+    if (candidate.exits) object["exits"] = exit_json(candidate.exits->statistics());
+    console.print_json(object);
   } else {
     console.print(to_text(validation));
+    if (candidate.exits) console.print(exit_text(candidate.exits->statistics()) + "\n");
     if (const auto path = arguments.text("report"))
       console.summary("\nThe report is " + one_line(*path) + "\n");
   }
