@@ -36,6 +36,7 @@ class Describer {
     describe_norms();
     describe_positions();
     describe_mlp();
+    describe_experts();
     describe_biases();
     if (const int64_t count = runtime::count_medusa_heads(graph_); count > 0)
       trait(std::to_string(count) + " Medusa heads");
@@ -128,6 +129,33 @@ class Describer {
     }
     if (activation_.empty()) return;
     trait(std::string(gated_ ? "gated" : "plain") + " MLP (" + activation_ + ")");
+  }
+
+  // Expert by expert, the nodes between its rows and the sum. Their weights lie idle for most tokens.
+  void describe_experts() {
+    for (const Node* node : nodes_["RouteExperts"]) {
+      const Value* logits = node->output();
+      if (logits->has_shape()) facts_.experts = logits->shape().back().as_constant().value_or(0);
+      facts_.experts_per_token = node->int_attribute("experts_per_token", 0);
+    }
+    if (facts_.experts == 0) return;
+    std::set<const Node*> inside;
+    for (const Node* node : graph_.nodes()) {
+      const bool follows = std::any_of(node->inputs().begin(), node->inputs().end(), [&](const Value* input) {
+        return input && input->producer() && inside.contains(input->producer());
+      });
+      if (node->is("ExpertRows", "ai.quern") || (follows && !node->is("CombineExperts", "ai.quern")))
+        inside.insert(node);
+    }
+    int64_t parameters = 0;
+    for (const Node* node : inside) {
+      if (!node->is("Linear", "ai.quern")) continue;
+      parameters +=
+          constant_dim(node->input(1), 0) * constant_dim(node->input(1), 1) + constant_dim(node->input(2), 0);
+    }
+    trait("mixture of " + std::to_string(facts_.experts) + " experts, " +
+          std::to_string(facts_.experts_per_token) + " for each token");
+    facts_.idle_parameters = parameters / facts_.experts * (facts_.experts - facts_.experts_per_token);
   }
 
   static std::string activation_name(const Node& node) {

@@ -29,6 +29,9 @@ struct DecoderFacts {
   int64_t kv_heads = 0;
   int64_t head_size = 0;
   int64_t mlp_width = 0;
+  int64_t experts = 0;            // of each mixture; 0: there are none
+  int64_t experts_per_token = 0;  // of them that are computed
+  int64_t idle_parameters = 0;    // of the experts that do not serve a token
   int64_t vocabulary = 0;
   int64_t context = 0;  // 0: no limit is known
   std::vector<std::string>

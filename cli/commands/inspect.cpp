@@ -72,23 +72,31 @@ std::string tokenizer_text(const ModelFile& model) {
          one_line(model.folder.tokenizer->origin);
 }
 
-std::string decoder_text(const DecoderFacts& decoder, const ModelFile& model) {
+// "4, 2 for each token; 12,000 of 20,000 parameters active"
+std::string experts_text(const DecoderFacts& decoder, int64_t parameters) {
+  return std::to_string(decoder.experts) + ", " + std::to_string(decoder.experts_per_token) +
+         " for each token; " + format_grouped(parameters - decoder.idle_parameters) + " of " +
+         format_grouped(parameters) + " parameters active";
+}
+
+std::string decoder_text(const DecoderFacts& decoder, const ModelFile& model, int64_t parameters) {
   std::string traits;
   for (const std::string& trait : decoder.traits) traits += (traits.empty() ? "" : "; ") + trait;
   std::string text =
       styled(decoder.family.empty() ? "Decoder" : "Decoder of the " + decoder.family + " family", Style::Bold,
              Stream::Out) +
       "\n";
-  return text + format_pairs({{"layers", std::to_string(decoder.layers)},
-                              {"width", std::to_string(decoder.hidden)},
-                              {"heads", heads_text(decoder)},
-                              {"feed-forward", std::to_string(decoder.mlp_width)},
-                              {"vocabulary", format_grouped(decoder.vocabulary)},
-                              {"context", decoder.context > 0 ? format_grouped(decoder.context) + " tokens"
-                                                              : "no limit stated"},
-                              {"tokenizer", tokenizer_text(model)},
-                              {"traits", wrap(traits, 100, 16)}},
-                             2);
+  std::vector<std::pair<std::string, std::string>> pairs = {
+      {"layers", std::to_string(decoder.layers)},
+      {"width", std::to_string(decoder.hidden)},
+      {"heads", heads_text(decoder)},
+      {"feed-forward", std::to_string(decoder.mlp_width)},
+      {"vocabulary", format_grouped(decoder.vocabulary)},
+      {"context", decoder.context > 0 ? format_grouped(decoder.context) + " tokens" : "no limit stated"},
+      {"tokenizer", tokenizer_text(model)},
+      {"traits", wrap(traits, 100, 16)}};
+  if (decoder.experts > 0) pairs.insert(pairs.begin() + 4, {"experts", experts_text(decoder, parameters)});
+  return text + format_pairs(pairs, 2);
 }
 
 std::string plain_text(const ModelFile& model) {
@@ -177,7 +185,13 @@ std::string tensors_text(const std::vector<TensorLine>& lines) {
   return table.to_string();
 }
 
-ordered_json decoder_json(const DecoderFacts& decoder) {
+ordered_json decoder_json(const DecoderFacts& decoder, int64_t parameters) {
+  ordered_json experts;
+  if (decoder.experts > 0) {
+    experts = {{"count", decoder.experts},
+               {"per_token", decoder.experts_per_token},
+               {"active_parameters", parameters - decoder.idle_parameters}};
+  }
   return {{"family", decoder.family},
           {"layers", decoder.layers},
           {"width", decoder.hidden},
@@ -185,6 +199,7 @@ ordered_json decoder_json(const DecoderFacts& decoder) {
           {"kv_heads", decoder.kv_heads},
           {"head_size", decoder.head_size},
           {"feed_forward", decoder.mlp_width},
+          {"experts", experts},
           {"vocabulary", decoder.vocabulary},
           {"context", decoder.context > 0 ? ordered_json(decoder.context) : ordered_json()},
           {"traits", decoder.traits}};
@@ -198,18 +213,19 @@ ordered_json tokenizer_json(const ModelFile& model) {
 
 ordered_json to_json(const ModelFile& model, const ModelFacts& facts, const std::vector<std::string>& reasons,
                      const std::vector<TensorLine>* tensors) {
-  ordered_json object = {{"path", model.path},
-                         {"format", model.format},
-                         {"size_bytes", model.size_bytes},
-                         {"recognised", facts.decoder ? "decoder" : "none"},
-                         {"reasons", reasons},
-                         {"decoder", facts.decoder ? decoder_json(*facts.decoder) : ordered_json()},
-                         {"parameters", facts.parameters},
-                         {"weight_bytes", facts.weight_bytes},
-                         {"bits_per_weight", facts.bits_per_weight()},
-                         {"tokenizer", tokenizer_json(model)},
-                         {"groups", ordered_json::array()},
-                         {"operators", facts.operators}};
+  ordered_json object = {
+      {"path", model.path},
+      {"format", model.format},
+      {"size_bytes", model.size_bytes},
+      {"recognised", facts.decoder ? "decoder" : "none"},
+      {"reasons", reasons},
+      {"decoder", facts.decoder ? decoder_json(*facts.decoder, facts.parameters) : ordered_json()},
+      {"parameters", facts.parameters},
+      {"weight_bytes", facts.weight_bytes},
+      {"bits_per_weight", facts.bits_per_weight()},
+      {"tokenizer", tokenizer_json(model)},
+      {"groups", ordered_json::array()},
+      {"operators", facts.operators}};
   for (const TensorGroup& group : facts.groups) {
     object["groups"].push_back({{"name", group.name},
                                 {"tensors", group.tensors},
@@ -256,7 +272,7 @@ ExitStatus run(const Arguments& arguments, Console& console) {
   }
   console.print(one_line(model.path.string()) + ": " + origin(model) + ", " +
                 format_bytes(static_cast<double>(model.size_bytes)) + "\n\n");
-  console.print(facts.decoder ? decoder_text(*facts.decoder, model) : plain_text(model));
+  console.print(facts.decoder ? decoder_text(*facts.decoder, model, facts.parameters) : plain_text(model));
   console.print("\n" + weights_text(facts) + "\n" + operators_text(facts) + reasons_text(reasons));
   if (arguments.flag("tensors")) console.print("\n" + tensors_text(tensors));
   return ExitStatus::Ok;
