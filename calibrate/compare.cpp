@@ -23,7 +23,24 @@ constexpr int64_t kMostChunkRows = 256;
 struct Piece {
   const Document* document;
   Window window;
+  std::vector<int64_t> opened = {};  // its ids, where it begins with the document's opening again
+
+  std::span<const int64_t> ids() const {
+    if (!opened.empty()) return opened;
+    return std::span(document->ids)
+        .subspan(static_cast<size_t>(window.begin), static_cast<size_t>(window.length));
+  }
 };
+
+Piece piece_of(const Document& document, const Window& window) {
+  Piece piece{&document, window};
+  if (window.opening == 0) return piece;
+  const auto ids = document.ids.begin();
+  piece.opened.assign(ids, ids + window.opening);
+  piece.opened.insert(piece.opened.end(), ids + window.begin,
+                      ids + window.begin + window.length - window.opening);
+  return piece;
+}
 
 // Runs a model and notes the time it takes.
 class TimedModel {
@@ -84,7 +101,7 @@ class Comparer {
     const std::vector<Piece> pieces = result_.kind == ScoredModel::Kind::Classifier ? documents() : windows();
     const auto total = static_cast<int64_t>(pieces.size());
     std::vector<std::span<const int64_t>> sequences;
-    for (const Piece& piece : pieces) sequences.push_back(ids_of(piece));
+    for (const Piece& piece : pieces) sequences.push_back(piece.ids());
     reference_.expect(sequences);
     candidate_.expect(sequences);
     for (int64_t i = 0; i < total; ++i) {
@@ -119,33 +136,31 @@ class Comparer {
     std::vector<Piece> pieces;
     int64_t longest = 0;
     for (const Document& document : data_.documents) {
-      const std::vector<Window> cut =
-          cut_windows(static_cast<int64_t>(document.ids.size()), options_.protocol);
+      WindowProtocol protocol = options_.protocol;
+      protocol.opening = document.opening;
+      const std::vector<Window> cut = cut_windows(static_cast<int64_t>(document.ids.size()), protocol);
       if (cut.empty()) ++result_.too_short;
       for (const Window& window : cut) {
         if (full(pieces)) break;
         longest = std::max(longest, window.length);
-        pieces.push_back({&document, window});
+        pieces.push_back(piece_of(document, window));
+        result_.protocol.opening = std::max(result_.protocol.opening, document.opening);
       }
     }
     if (pieces.empty()) {
       throw_error(ErrorCode::BadData, "'", data_.source, "' is too short: scoring needs at least 2 tokens");
     }
-    if (longest < result_.protocol.context) result_.protocol = {.context = longest, .stride = longest};
+    if (longest < result_.protocol.context)
+      result_.protocol = {.context = longest, .opening = std::min(result_.protocol.opening, longest - 1)};
     position_kl_.resize(static_cast<size_t>(longest));
     position_count_.resize(static_cast<size_t>(longest));
     return pieces;
   }
 
-  static std::span<const int64_t> ids_of(const Piece& piece) {
-    return std::span(piece.document->ids)
-        .subspan(static_cast<size_t>(piece.window.begin), static_cast<size_t>(piece.window.length));
-  }
-
   void score(const Piece& piece) {
     const bool classifier = result_.kind == ScoredModel::Kind::Classifier;
     const Window& window = piece.window;
-    const std::span<const int64_t> ids = ids_of(piece);
+    const std::span<const int64_t> ids = piece.ids();
     with_context("scoring " + data_.where(*piece.document), [&] {
       reference_.start(ids, window.first);
       candidate_.start(ids, window.first);
@@ -193,7 +208,7 @@ class Comparer {
       sums.candidate_right += rank_of({candidate, static_cast<size_t>(width_)}, label) == 0 ? 1 : 0;
       return;
     }
-    const int64_t target = piece.document->ids[static_cast<size_t>(piece.window.begin + position + 1)];
+    const int64_t target = piece.document->ids[static_cast<size_t>(piece.window.target(position))];
     if (target >= width_) {
       throw_error(ErrorCode::BadData, "token id ", target, " is outside the model's vocabulary of ", width_);
     }

@@ -54,6 +54,14 @@ std::vector<int64_t> encode(std::string_view text, const std::string& where, con
   return options.tokenizer->encode(text, {.add_special_tokens = options.add_special_tokens});
 }
 
+void find_opening(Document& document, const DatasetOptions& options) {
+  if (options.tokenizer == nullptr || !options.add_special_tokens) return;
+  const std::vector<int64_t> opening = options.tokenizer->opening();
+  const bool is_there = opening.size() <= document.ids.size() &&
+                        std::equal(opening.begin(), opening.end(), document.ids.begin());
+  document.opening = is_there ? static_cast<int64_t>(opening.size()) : 0;
+}
+
 std::vector<int64_t> read_ids(const json& list, const std::string& where) {
   const auto refuse = [&] {
     throw_error(ErrorCode::BadData, where, ": \"ids\" must be a list of whole numbers from 0");
@@ -86,6 +94,7 @@ Document read_document(std::string_view line, const std::string& where, const Da
   for (const char* key : {"ids", "input_ids"}) {
     if (const auto ids = object.find(key); ids != object.end()) {
       document.ids = read_ids(*ids, where);
+      find_opening(document, options);
       return document;
     }
   }
@@ -94,6 +103,7 @@ Document read_document(std::string_view line, const std::string& where, const Da
     throw_error(ErrorCode::BadData, where, " has neither \"text\" (a string) nor \"ids\" (a list)");
   }
   document.ids = encode(text->get_ref<const std::string&>(), where, options);
+  find_opening(document, options);
   return document;
 }
 
@@ -129,6 +139,7 @@ TokenData TokenData::parse_text(std::string_view text, std::string source, const
   if (is_blank(text))
     throw_error(ErrorCode::BadData, "'", data.source, "' is empty: there is nothing to score");
   data.documents.push_back({.ids = encode(text, "'" + data.source + "'", options)});
+  find_opening(data.documents.back(), options);
   return data;
 }
 

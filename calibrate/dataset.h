@@ -17,6 +17,8 @@ struct Document {
   std::vector<int64_t> ids;
   std::optional<int64_t> label;
   int64_t line = 0;  // of the file, from 1; 0 for a text that is one document
+  // So many of the ids, from the first, are what the tokenizer puts before a text (Tokenizer::opening()).
+  int64_t opening = 0;
 };
 
 struct DatasetOptions {

@@ -27,9 +27,15 @@ Samples draw_samples(const TokenData& data, const SampleOptions& options) {
   for (const Document& document : data.documents) {
     const auto length = static_cast<int64_t>(document.ids.size());
     // The rest of a document that fills a window is left out; one that fills none is a short window.
-    const int64_t whole = length / options.context;
-    for (int64_t i = 0; i < whole; ++i) pieces.push_back({&document, i * options.context, options.context});
-    if (whole == 0 && length > 0) pieces.push_back({&document, 0, length});
+    if (length > 0) pieces.push_back({&document, 0, std::min(length, options.context)});
+    const int64_t room = options.context - document.opening;
+    if (room < 1) {
+      throw_error(ErrorCode::InvalidArgument, "the ", document.opening,
+                  " tokens that the tokenizer puts before a text leave no room in samples of ",
+                  options.context, "; take longer ones");
+    }
+    for (int64_t begin = options.context; begin + room <= length; begin += room)
+      pieces.push_back({&document, begin, room});
   }
   if (pieces.empty()) {
     throw_error(ErrorCode::BadData, "'", data.source, "' holds no token: there is nothing to calibrate with");
@@ -50,8 +56,10 @@ Samples draw_samples(const TokenData& data, const SampleOptions& options) {
   }
   Samples samples{.source = data.source, .digest = data.digest, .options = options};
   for (const Piece& piece : pieces) {
-    const auto first = piece.document->ids.begin() + piece.begin;
-    samples.windows.emplace_back(first, first + piece.length);
+    const auto ids = piece.document->ids.begin();
+    const int64_t opening = piece.begin == 0 ? 0 : piece.document->opening;
+    std::vector<int64_t>& window = samples.windows.emplace_back(ids, ids + opening);
+    window.insert(window.end(), ids + piece.begin, ids + piece.begin + piece.length);
   }
   return samples;
 }

@@ -24,9 +24,9 @@ struct Samples {
   int64_t tokens() const;
 };
 
-// Cuts documents into windows, and draws `samples` of them without replacement, in the order of the data. The
-// same data and options give the same windows. Throws Error{BadData} where no document has a whole token to
-// show, Error{InvalidArgument} for options below 1.
+// Cuts documents into windows, each begun with what the tokenizer puts before a text, and draws `samples` of
+// them without replacement, in the order of the data. The same data and options give the same windows. Throws
+// Error{BadData} where no document has a whole token to show, Error{InvalidArgument} for options below 1.
 Samples draw_samples(const TokenData& data, const SampleOptions& options);
 
 }  // namespace quern::calibrate

@@ -57,6 +57,7 @@ ordered_json protocol_json(const Validation& validation) {
   return {{"description", comparison.protocol.describe()},
           {"context", comparison.protocol.context},
           {"stride", comparison.protocol.step()},
+          {"opening_tokens", comparison.protocol.opening},
           {"windows", comparison.windows},
           {"tokens_scored", comparison.scored}};
 }

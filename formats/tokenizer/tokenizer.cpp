@@ -1,5 +1,7 @@
 #include "formats/tokenizer/tokenizer.h"
 
+#include <algorithm>
+
 #include "formats/file/mapped_file.h"
 #include "formats/tokenizer/pipeline.h"
 #include "formats/tokenizer/tokenizer_file.h"
@@ -86,6 +88,16 @@ const std::vector<AddedToken>& Tokenizer::added_tokens() const {
 
 bool Tokenizer::is_special(int64_t id) const {
   return pipeline_->added.is_special(id);
+}
+
+std::vector<int64_t> Tokenizer::opening() const {
+  constexpr int64_t kText = -1;
+  std::vector<int64_t> ids = {kText};
+  pipeline_->post_processor.apply(ids);
+  const auto text = std::find(ids.begin(), ids.end(), kText);
+  if (text == ids.end()) return {};
+  ids.erase(text, ids.end());
+  return ids;
 }
 
 std::optional<int64_t> Tokenizer::bos_hint() const {

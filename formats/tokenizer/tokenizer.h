@@ -73,6 +73,9 @@ class Tokenizer {
   // What from_bytes() makes this tokenizer from; for a tokenizer.json its own bytes, unchanged.
   const std::string& to_bytes() const;
 
+  // The ids that encode() puts before every text, such as that of <s>; often none.
+  std::vector<int64_t> opening() const;
+
   // The ids of `text`. Invalid UTF-8 in it is read as U+FFFD. Throws Error{InvalidArgument} for a text of 2
   // GiB or more, Error{BadData} for a text that the vocabulary can't express (no unknown token).
   std::vector<int64_t> encode(std::string_view text, EncodeOptions options = {}) const;

@@ -37,6 +37,13 @@ TEST(Samples, CutsDocumentsIntoWindows) {
   EXPECT_EQ(samples.digest, "abc");
 }
 
+TEST(Samples, EachBeginsWithTheOpening) {
+  TokenData data = numbered({11});
+  data.documents[0].opening = 1;
+  const Samples samples = draw_samples(data, {.samples = 100, .context = 4});
+  EXPECT_EQ(samples.windows, (std::vector<std::vector<int64_t>>{{0, 1, 2, 3}, {0, 4, 5, 6}, {0, 7, 8, 9}}));
+}
+
 TEST(Samples, DrawsTheSameForTheSameSeed) {
   const TokenData data = numbered({4000});
   const Samples once = draw_samples(data, {.samples = 20, .context = 4, .seed = 5});

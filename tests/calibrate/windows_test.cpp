@@ -38,6 +38,30 @@ TEST(Windows, AShortTextIsOneShortWindow) {
   EXPECT_TRUE(cut_windows(0, {.context = 4}).empty());
 }
 
+TEST(Windows, EachBeginsWithTheOpening) {
+  const WindowProtocol protocol{.context = 4, .opening = 1};
+  const std::vector<Window> windows = cut_windows(11, protocol);
+  EXPECT_EQ(windows, (std::vector<Window>{{0, 4, 0}, {4, 4, 1, 1}, {7, 4, 1, 1}}));
+  std::vector<int> scored(11);
+  for (const Window& window : windows) {
+    for (int64_t p = window.first; p < window.length; ++p) ++scored[static_cast<size_t>(window.target(p))];
+  }
+  EXPECT_EQ(scored, (std::vector<int>{0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}));
+  EXPECT_EQ(
+      protocol.describe(),
+      "non-overlapping windows of 4 tokens, each begun with the 1 token that the tokenizer puts before a "
+      "text, each scored on its own, the next token of every position counted that stands in the text");
+}
+
+TEST(Windows, AnOpeningOfTwoDoesNotScoreItself) {
+  EXPECT_EQ(cut_windows(8, {.context = 4, .stride = 1, .opening = 2}),
+            (std::vector<Window>{{0, 4, 1}, {3, 4, 3, 2}, {4, 4, 3, 2}, {5, 4, 3, 2}}));
+  EXPECT_EQ(cut_windows(3, {.context = 4, .opening = 2}), (std::vector<Window>{{0, 2, 1}}));
+  EXPECT_TRUE(cut_windows(2, {.context = 4, .opening = 2}).empty());
+  EXPECT_QUERN_ERROR(cut_windows(8, {.context = 2, .opening = 2}), ErrorCode::InvalidArgument, "context of 2",
+                     "no room");
+}
+
 TEST(Windows, RefusesNonsense) {
   EXPECT_QUERN_ERROR(cut_windows(9, {.context = 0}), ErrorCode::InvalidArgument, "context of 0");
   EXPECT_QUERN_ERROR(cut_windows(9, {.context = 4, .stride = 5}), ErrorCode::InvalidArgument, "stride of 5");

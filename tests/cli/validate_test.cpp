@@ -77,6 +77,24 @@ TEST_F(ValidateCommand, TheProtocolCanBeSet) {
   EXPECT_EQ(object.at("protocol").at("tokens_scored"), 64 + 9 * 32);
 }
 
+// opening/make_opening.py: by ONNX Runtime and another tokenizer's code.
+TEST_F(ValidateCommand, EveryWindowBeginsWithWhatTheTokenizerPutsBeforeATextOfItsOwn) {
+  const auto record = nlohmann::json::parse(read_text(source_path("tests/cli/opening/perplexity.json")));
+  for (const auto& wanted : record.at("cases")) {
+    auto tokenizer = nlohmann::ordered_json::parse(read_text(example("tokenizer.json")));
+    tokenizer["post_processor"] = wanted.at("post_processor");
+    write_text(*shared_ / "opening.json", tokenizer.dump());
+    const auto object =
+        quern_json(words({"--data", example("heldout.txt"), "--tokenizer", path("opening.json"), "--context",
+                          record.at("context").dump(), "--stride", wanted.at("stride").dump(), "--samples",
+                          record.at("windows").dump()}));
+    const double perplexity = wanted.at("perplexity");
+    EXPECT_NEAR(object.at("reference").at("perplexity"), perplexity, 2e-5 * perplexity) << wanted;
+    EXPECT_EQ(object.at("protocol").at("tokens_scored"), wanted.at("scored")) << wanted;
+    EXPECT_EQ(object.at("protocol").at("opening_tokens"), wanted.at("opening")) << wanted;
+  }
+}
+
 TEST_F(ValidateCommand, AnArtifactOfTheSameNumbersIsTheSameModel) {
   ASSERT_EQ(
       quern({"convert", example("model.onnx"), "--weights", "fp32", "-o", path("fp32.quern"), "-q"}).status,
