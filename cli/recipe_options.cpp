@@ -15,10 +15,11 @@ namespace {
 
 using nlohmann::json;
 
-const char* const kRecipeOptions[] = {"weights",      "symmetric",   "asymmetric",  "granularity",
-                                      "group-size",   "method",      "clip",        "activations",
-                                      "override",     "target-bits", "target-size", "max-ppl-increase",
-                                      "medusa-heads", "exit-heads"};
+const char* const kRecipeOptions[] = {"weights",          "symmetric",        "asymmetric", "granularity",
+                                      "group-size",       "method",           "clip",       "activations",
+                                      "activation-codes", "activation-clip",  "override",   "target-bits",
+                                      "target-size",      "max-ppl-increase", "medusa-heads",
+                                      "exit-heads"};
 
 // One setting of an override: "int8", "asymmetric", "group", "group-size:64", "scales:f32".
 void apply_setting(const std::string& setting, json& entry) {
@@ -60,8 +61,8 @@ void refuse_idle_options(const Arguments& arguments) {
   const std::string weights = arguments.text_of("weights");
   const bool scaled =
       passes::WeightSettings{.weights = weights}.is_quantized() || arguments.given("override");
-  for (const char* option :
-       {"symmetric", "asymmetric", "granularity", "group-size", "method", "clip", "activations"}) {
+  for (const char* option : {"symmetric", "asymmetric", "granularity", "group-size", "method", "clip",
+                             "activations", "activation-codes", "activation-clip"}) {
     if (arguments.given(option) && !scaled) {
       throw UsageError(std::string("--") + option + " is for weights with scales; --weights " + weights +
                        " has none");
@@ -69,6 +70,11 @@ void refuse_idle_options(const Arguments& arguments) {
   }
   if (arguments.flag("symmetric") && arguments.flag("asymmetric")) {
     throw UsageError("--symmetric and --asymmetric contradict each other");
+  }
+  for (const char* option : {"activation-codes", "activation-clip"}) {
+    if (arguments.given(option) && arguments.text_of("activations") != "static") {
+      throw UsageError(std::string("--") + option + " is for --activations static");
+    }
   }
   const std::optional<std::string> granularity = arguments.text("granularity");
   if (arguments.given("group-size") && granularity && *granularity != "group") {
@@ -92,14 +98,19 @@ void declare_recipe_options(OptionSet& options) {
           "method", passes::WeightSettings::method_choices(),
           "how codes and scales are found: rtn, from the range; lsq, by least squares; hqq, half-quadratic; "
           "smooth, awq, after scaling channels by what calibration shows; gptq, so that outputs on "
-          "calibration data are kept",
+          "calibration data are kept; smooth+gptq, awq+gptq, both",
           "rtn")
       .text("clip", "RULE", "cut off outliers first: none, percentile:99.9, mse, kl", "none")
-      .choice("activations", {"none", "dynamic"},
+      .choice("activations", passes::WeightSettings::activation_choices(),
               "what integer weights are multiplied with: none, activations as they are; dynamic, 8-bit codes "
-              "scaled "
-              "per token (and group)",
+              "scaled per token (and group); dynamic-token, per token; dynamic-tensor, uint8 as "
+              "DynamicQuantizeLinear; "
+              "static, by one scale from calibration",
               "none")
+      .choice("activation-codes", passes::WeightSettings::activation_code_choices(),
+              "of static activations; the plain ones have their zero in the middle", "int8")
+      .text("activation-clip", "RULE",
+            "cut outliers of static activations off: none, percentile:99.9, mse, kl", "none")
       .texts("override", "REGEX=SETTINGS",
              "other settings for tensors whose name in the model has a match, such as 'lm_head=int8' or "
              "'down_proj=int4,asymmetric,group-size:64'; where several match, the last wins")
@@ -158,7 +169,9 @@ json weight_options(const Arguments& arguments) {
   }
   if (arguments.given("method")) weights["method"] = arguments.text_of("method");
   if (arguments.given("clip")) weights["clip"] = arguments.text_of("clip");
-  if (arguments.given("activations")) weights["activations"] = arguments.text_of("activations");
+  for (const char* name : {"activations", "activation-codes", "activation-clip"}) {
+    if (arguments.given(name)) weights[name] = arguments.text_of(name);
+  }
   json overrides = json::array();
   for (const std::string& text : arguments.list("override")) overrides.push_back(parse_override(text));
   if (!overrides.empty()) weights["overrides"] = overrides;

@@ -182,8 +182,9 @@ void choose_formats(const Arguments& arguments, const ModelFile& model, const ca
   options.settings.group_size = weights.value("group-size", int64_t{32});
   options.settings.granularity = weights.value("granularity", std::string("auto"));
   options.settings.method = weights.value("method", std::string("rtn"));
-  if (options.settings.method == "gptq" || options.settings.method == "awq") options.settings.method = "lsq";
-  if (options.settings.method == "smooth") options.settings.method = "rtn";
+  std::string& method = options.settings.method;
+  if (method.ends_with("gptq") || method == "awq") method = "lsq";
+  if (method == "smooth") method = "rtn";
   // A few windows tell tensors apart; the whole model is checked on more.
   constexpr size_t kWindows = 8;
   calibrate::Samples few = seen;

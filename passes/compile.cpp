@@ -61,6 +61,7 @@ Recipe conversion_recipe(const nlohmann::json& weights, const nlohmann::json& ca
   recipe.steps.push_back({.pass = "tie-weights"});
   recipe.steps.push_back({.pass = "quantize-weights", .options = weights});
   recipe.steps.push_back({.pass = "balance-channels"});
+  recipe.steps.push_back({.pass = "static-activations"});
   recipe.steps.push_back({.pass = "calibrate-weights", .options = calibration});
   recipe.steps.push_back({.pass = "pack-weights"});
   return recipe;

@@ -7,6 +7,7 @@
 #include "calibrate/activation_runner.h"
 #include "calibrate/samples.h"
 #include "calibrate/table.h"
+#include "ir/activation_scheme.h"
 #include "ir/rewriter.h"
 #include "ir/schema.h"
 #include "ir/weight_ops.h"
@@ -64,6 +65,24 @@ struct Seen {
 
 std::string family_of(const Node& linear) {
   return linear.input(1)->producer()->string_attribute(kBalanceAttribute, "");
+}
+
+// One scale for all tokens counts as one of each token: judged by itself it favours factors that fit the
+// extremes of the samples, beyond which other texts go.
+ScaledProduct::Input input_of(const Node& linear) {
+  using Input = ScaledProduct::Input;
+  if (linear.has_attribute(kStaticActivations)) return Input::Token;
+  switch (activation_scheme(linear).kind) {
+    case ActivationScheme::Kind::None:
+      return Input::Float;
+    case ActivationScheme::Kind::Group:
+      return Input::TokenAndGroup;
+    case ActivationScheme::Kind::Token:
+    case ActivationScheme::Kind::TokenAsymmetric:
+    case ActivationScheme::Kind::Static:
+      return Input::Token;
+  }
+  return Input::Float;
 }
 
 class Balancer {
@@ -163,6 +182,7 @@ class Balancer {
     Rewriter rewriter(*model);
     for (Node* node : model->nodes()) {
       if (node->is("QuantizeWeight", kQuernDomain)) rewriter.replace(node->output(), node->input(0));
+      if (node->has_attribute(kStaticActivations)) rewriter.remove_attribute(node, kStaticActivations);
     }
     rewriter.commit();
     MaterializeWeights().run(*model, context_);
@@ -177,7 +197,7 @@ class Balancer {
       if (family.empty()) family = family_of(*linear);
       products.push_back({.weight = floats_of(*decision->input(0)).to_floats(),
                           .options = quantize_options(*decision),
-                          .rounds_activations = linear->has_attribute("activations")});
+                          .input = input_of(*linear)});
     }
     return choose_channel_scales(group, products, facts,
                                  family == "awq" ? ScaleFamily::Awq : ScaleFamily::Smooth);
@@ -190,7 +210,11 @@ class Balancer {
     Rewriter rewriter(graph_);
     for (Node* linear : group.consumers) {
       multiply_weight(rewriter, *linear, {1, static_cast<int64_t>(columns.size())}, columns);
-      if (family_of(*linear) == "awq") weigh(rewriter, linear->input(1)->producer(), columns, facts);
+      // What a table knows of the input's range is no longer so.
+      if (linear->has_attribute(kStaticActivations))
+        rewriter.set_attribute(linear, kScaledAttribute, int64_t{1});
+      if (linear->input(1)->producer()->string_attribute(kCalibrateAttribute, "") == "importance")
+        weigh(rewriter, linear->input(1)->producer(), columns, facts);
     }
     if (group.kind == ChannelGroup::Source::Norm) {
       const bool skips = group.source->op().starts_with("Skip");

@@ -7,6 +7,8 @@ namespace quern::passes {
 
 // Of a QuantizeWeight, until this pass has run: "smooth" or "awq".
 inline constexpr const char* kBalanceAttribute = "balance";
+// Of a Linear whose input's channels were scaled and whose range is still to be seen (static-activations).
+inline constexpr const char* kScaledAttribute = "scaled";
 
 // Before: Linear(norm(x, g), QuantizeWeight(W)), the QuantizeWeight with the attribute balance
 // After:  Linear(norm(x, g / s), QuantizeWeight(W * s)): the same products, better rounded; and likewise

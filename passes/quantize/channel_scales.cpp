@@ -46,8 +46,10 @@ void round_row(float* row, int64_t cols, int64_t block) {
   }
 }
 
-int64_t activation_block(const QuantizeOptions& options, int64_t cols) {
-  return options.scheme.granularity == Granularity::Group ? options.scheme.group_size : cols;
+int64_t activation_block(const ScaledProduct& product, int64_t cols) {
+  const bool grouped = product.input == ScaledProduct::Input::TokenAndGroup &&
+                       product.options.scheme.granularity == Granularity::Group;
+  return grouped ? product.options.scheme.group_size : cols;
 }
 
 class ErrorOfScales {
@@ -91,11 +93,12 @@ class ErrorOfScales {
     for (size_t i = 0; i < rounded.size(); ++i) rounded[i] /= scale_of(scales, i % cols);
     if (facts_.rows.empty())
       return weighted_square(product.weight, rounded) + activation_noise(product, scales);
-    if (!product.rounds_activations) return difference(product.weight, facts_.rows, rounded, facts_.rows);
+    if (product.input == ScaledProduct::Input::Float)
+      return difference(product.weight, facts_.rows, rounded, facts_.rows);
     std::vector<float> rows = facts_.rows;
     for (size_t i = 0; i < rows.size(); ++i) rows[i] /= scale_of(scales, i % cols);
     for (size_t r = 0; r < rows.size(); r += cols)
-      round_row(rows.data() + r, facts_.cols, activation_block(options, facts_.cols));
+      round_row(rows.data() + r, facts_.cols, activation_block(product, facts_.cols));
     for (size_t i = 0; i < rows.size(); ++i) rows[i] *= scale_of(scales, i % cols);
     return difference(product.weight, facts_.rows, rounded, rows);
   }
@@ -133,9 +136,9 @@ class ErrorOfScales {
 
   // Of codes whose step is what the block's largest channel asks for.
   double activation_noise(const ScaledProduct& product, const std::vector<float>& scales) const {
-    if (!product.rounds_activations) return 0;
+    if (product.input == ScaledProduct::Input::Float) return 0;
     const auto cols = static_cast<size_t>(facts_.cols);
-    const auto block = static_cast<size_t>(activation_block(product.options, facts_.cols));
+    const auto block = static_cast<size_t>(activation_block(product, facts_.cols));
     std::vector<double> variance(cols);
     for (size_t first = 0; first < cols; first += block) {
       const size_t last = std::min(cols, first + block);

@@ -14,7 +14,9 @@ namespace quern::passes {
 struct ScaledProduct {
   std::vector<float> weight;  // [rows, cols]
   QuantizeOptions options;
-  bool rounds_activations = false;  // to 8 bits per token, and per group where the weight has groups
+  // How its input is rounded to 8 bits: not at all, or by a scale of each token, or also of each group where
+  // the weight has groups.
+  enum class Input { Float, Token, TokenAndGroup } input = Input::Float;
 };
 
 // What is known of an activation: rows of it, or, where there are none, figures of its channels alone.

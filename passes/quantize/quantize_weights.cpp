@@ -2,6 +2,7 @@
 
 #include <map>
 
+#include "ir/activation_scheme.h"
 #include "ir/rewriter.h"
 #include "ir/schema.h"
 #include "ir/weight_ops.h"
@@ -24,11 +25,13 @@ Node* add_conversion(Rewriter& rewriter, const WeightSite& site, const WeightSet
                      bool is_calibrated) {
   if (settings.is_quantized()) {
     Attributes attributes = to_attributes(settings.quantize_options());
-    if (settings.method == "gptq") attributes[kCalibrateAttribute] = std::string("layer-error");
-    if (settings.method == "awq" || (settings.method == "lsq" && is_calibrated))
+    const std::string& method = settings.method;
+    if (method.ends_with("gptq")) attributes[kCalibrateAttribute] = std::string("layer-error");
+    if (method == "awq" || (method == "lsq" && is_calibrated))
       attributes[kCalibrateAttribute] = std::string("importance");
-    if (settings.method == "awq" || settings.method == "smooth")
-      attributes[kBalanceAttribute] = settings.method;
+    for (const char* family : {"awq", "smooth"}) {
+      if (method.starts_with(family)) attributes[kBalanceAttribute] = std::string(family);
+    }
     return rewriter.add_node({.op = "QuantizeWeight",
                               .domain = std::string(kQuernDomain),
                               .inputs = {site.value},
@@ -39,6 +42,21 @@ Node* add_conversion(Rewriter& rewriter, const WeightSite& site, const WeightSet
   if (!dtype || (site.value->dtype() == *dtype && !site.is_quantized())) return nullptr;
   return rewriter.add_node(
       {.op = "Cast", .inputs = {site.value}, .attributes = {{"to", onnx_dtype(*dtype)}}});
+}
+
+void mark_activations(Rewriter& rewriter, Node* linear, const WeightSettings& settings) {
+  using Kind = ActivationScheme::Kind;
+  if (settings.activations == "static") {
+    parse_clip_rule(settings.activation_clip);  // says so now, if it is none
+    rewriter.set_attribute(linear, kStaticActivations,
+                           settings.activation_codes + " " + settings.activation_clip);
+    return;
+  }
+  ActivationScheme scheme;
+  if (settings.activations == "dynamic") scheme.kind = Kind::Group;
+  if (settings.activations == "dynamic-token") scheme.kind = Kind::Token;
+  if (settings.activations == "dynamic-tensor") scheme.kind = Kind::TokenAsymmetric;
+  for (const auto& [name, value] : to_attributes(scheme)) rewriter.set_attribute(linear, name, value);
 }
 
 }  // namespace
@@ -66,17 +84,21 @@ QuantizeWeights::QuantizeWeights() : Pass("quantize-weights", "decide the number
       "method", &defaults_.method,
       "How codes and scales are found: 'rtn' from the range, 'lsq' by least squares, weighted by the inputs "
       "where there are calibration samples, 'hqq' by half-quadratic optimization, 'smooth' and 'awq' from "
-      "the "
-      "range and by least squares after channels were scaled, 'gptq' so that the layer's outputs on "
-      "calibration samples are kept.",
+      "the range and by least squares after channels were scaled, 'gptq' so that the layer's outputs on "
+      "calibration samples are kept, 'smooth+gptq' and 'awq+gptq' so after channels were scaled.",
       WeightSettings::method_choices());
   option("clip", &defaults_.clip,
          "How outliers are cut off before the range is taken: none, percentile:P, mse, or kl.");
-  option("activations", &defaults_.activations,
-         "What integer weights are multiplied with: 'none' leaves activations as they are, 'dynamic' rounds "
-         "them to "
-         "8 bits per token, and per group where weights have groups.",
-         {"none", "dynamic"});
+  option(
+      "activations", &defaults_.activations,
+      "What integer weights are multiplied with: 'none' leaves activations as they are, 'dynamic' rounds "
+      "them to 8 bits per token, and per group where weights have groups, 'dynamic-token' per token alone, "
+      "'dynamic-tensor' by DynamicQuantizeLinear's formula, 'static' by one scale for all tokens.",
+      WeightSettings::activation_choices());
+  option("activation-codes", &defaults_.activation_codes, "The codes of static activations.",
+         WeightSettings::activation_code_choices());
+  option("activation-clip", &defaults_.activation_clip,
+         "How outliers of static activations are cut off: none, percentile:P, mse, or kl.");
   option("embeddings", &embeddings_,
          "The number format of embedding tables, those tied to the head included.", same_or);
   option("overrides", &overrides_,
@@ -112,9 +134,7 @@ PassReport QuantizeWeights::run(Graph& graph, PassContext& context) {
     const bool integers = settings.weights.starts_with("int");
     for (const Use& use : site.uses) {
       rewriter->set_input(use.node, static_cast<size_t>(use.input), conversion->output());
-      if (integers && settings.activations == "dynamic" && use.node->is("Linear", kQuernDomain)) {
-        rewriter->set_attribute(use.node, "activations", std::string("int8"));
-      }
+      if (integers && use.node->is("Linear", kQuernDomain)) mark_activations(*rewriter, use.node, settings);
     }
     ++report.changes;
   }

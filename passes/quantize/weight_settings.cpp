@@ -24,7 +24,9 @@ OptionTable table_of(WeightSettings& settings) {
   table.add("range", &settings.range, "", {"best", "full", "restricted"});
   table.add("method", &settings.method, "", WeightSettings::method_choices());
   table.add("clip", &settings.clip, "");
-  table.add("activations", &settings.activations, "", {"none", "dynamic"});
+  table.add("activations", &settings.activations, "", WeightSettings::activation_choices());
+  table.add("activation-codes", &settings.activation_codes, "", WeightSettings::activation_code_choices());
+  table.add("activation-clip", &settings.activation_clip, "");
   return table;
 }
 
@@ -92,7 +94,19 @@ const std::vector<std::string>& WeightSettings::weight_choices() {
 }
 
 const std::vector<std::string>& WeightSettings::method_choices() {
-  static const std::vector<std::string> choices = {"rtn", "lsq", "hqq", "smooth", "awq", "gptq"};
+  static const std::vector<std::string> choices = {"rtn", "lsq",  "hqq",         "smooth",
+                                                   "awq", "gptq", "smooth+gptq", "awq+gptq"};
+  return choices;
+}
+
+const std::vector<std::string>& WeightSettings::activation_choices() {
+  static const std::vector<std::string> choices = {"none", "dynamic", "dynamic-token", "dynamic-tensor",
+                                                   "static"};
+  return choices;
+}
+
+const std::vector<std::string>& WeightSettings::activation_code_choices() {
+  static const std::vector<std::string> choices = {"int8", "int8-asymmetric", "uint8", "uint8-asymmetric"};
   return choices;
 }
 
@@ -127,9 +141,10 @@ QuantizeOptions WeightSettings::quantize_options() const {
   options.range = range == "full"   ? SymmetricRange::Full
                   : range == "best" ? SymmetricRange::Best
                                     : SymmetricRange::Restricted;
-  options.method = method == "lsq" || method == "awq" || method == "gptq" ? ScaleMethod::LeastSquares
-                   : method == "hqq"                                      ? ScaleMethod::HalfQuadratic
-                                                                          : ScaleMethod::Range;
+  const bool fits = method == "lsq" || method == "awq" || method.ends_with("gptq");
+  options.method = fits              ? ScaleMethod::LeastSquares
+                   : method == "hqq" ? ScaleMethod::HalfQuadratic
+                                     : ScaleMethod::Range;
   options.clip = parse_clip_rule(clip);
   check_quantizable(options);
   return options;

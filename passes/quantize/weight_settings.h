@@ -22,12 +22,18 @@ struct WeightSettings {
   std::string range = "best";   // best, full, restricted: of symmetric codes
   std::string method = "rtn";   // one of method_choices()
   std::string clip = "none";    // see parse_clip_rule()
-  // Of what is multiplied with integer weights. none: 16-bit codes, which lose nothing that counts; dynamic:
-  // 8-bit codes, scaled per token, and per group where the weight has groups.
+  // Of what is multiplied with integer weights: one of activation_choices(). none: 16-bit codes, which lose
+  // nothing that counts; dynamic: 8-bit codes, scaled per token, and per group where the weight has groups;
+  // dynamic-token: per token alone; dynamic-tensor: by DynamicQuantizeLinear's formula, a token being the
+  // tensor; static: one scale for all tokens, from calibration.
   std::string activations = "none";
+  std::string activation_codes = "int8";  // of static: one of activation_code_choices()
+  std::string activation_clip = "none";   // of static: see parse_clip_rule()
 
   static const std::vector<std::string>& weight_choices();
   static const std::vector<std::string>& method_choices();
+  static const std::vector<std::string>& activation_choices();
+  static const std::vector<std::string>& activation_code_choices();
   // To codes with scales: integers, and floats of 8 bits.
   bool is_quantized() const { return weights.starts_with("int") || weights.starts_with("fp8"); }
   // The element type of weights that are not quantized; nothing for "keep".

@@ -4,6 +4,7 @@
 #include "passes/quantize/balance_channels.h"
 #include "passes/quantize/calibrate_weights.h"
 #include "passes/quantize/quantize_weights.h"
+#include "passes/quantize/static_activations.h"
 #include "passes/weights/materialize.h"
 #include "passes/weights/pack_weights.h"
 #include "passes/weights/tie_weights.h"
@@ -16,6 +17,7 @@ void register_weight_passes(PassRegistry& registry) {
   registry.add<QuantizeWeights>();
   registry.add<BalanceChannels>();
   registry.add<CalibrateWeights>();
+  registry.add<StaticActivations>();
   registry.add<PackWeights>();
   registry.add<MaterializeWeights>();
 }

@@ -5,6 +5,7 @@
 
 #include "ir/float_types.h"
 #include "runtime/cpu/linear_dispatch.h"
+#include "runtime/cpu/ranged_encode.h"
 #include "runtime/cpu/thread_team.h"
 
 namespace quern::cpu {
@@ -75,7 +76,8 @@ int64_t ActivationFormat::row_stride() const {
   return (round_up(row_bytes(), kLine) / kLine | 1) * kLine;
 }
 
-ActivationFormat activation_format(const PackedSpec& weight, ActivationMode mode, Isa isa) {
+ActivationFormat activation_format(const PackedSpec& weight, ActivationMode mode, Isa isa,
+                                   const ActivationRange& range) {
   ActivationFormat format;
   format.cols = weight.cols;
   format.padded_cols = weight.padded_cols();
@@ -88,7 +90,8 @@ ActivationFormat activation_format(const PackedSpec& weight, ActivationMode mode
     }
     return format;
   }
-  format.bits = mode == ActivationMode::A8 ? 8 : 16;
+  if (mode == ActivationMode::A8) format.range = range;
+  format.bits = mode == ActivationMode::A8 && !range.is_wide() ? 8 : 16;
   format.code = integer_code(weight, format.bits, isa);
   format.block = block_columns(weight, format.bits);
   return format;
@@ -113,6 +116,9 @@ Activations Activations::place(const ActivationFormat& format, int64_t rows, std
 }
 
 void Activations::encode(const float* x, int64_t x_stride, int64_t first, int64_t count) const {
+  if (format.range.kind != ActivationRange::Kind::Block) {
+    return encode_ranged(format.range, encode_task(*this, x, x_stride), first, count);
+  }
   linear_kernels(isa).encode(encode_task(*this, x, x_stride), first, count);
 }
 

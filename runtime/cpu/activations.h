@@ -8,9 +8,9 @@
 //
 // with q = 32639 (A16) or 127 (A8). A16 is the weight-only mode: its error is below 2^-16 of the block's
 // largest input, less than that of binary16. A8 halves the work of many-row products and changes the model:
-// it is what dynamic int8 quantization does elsewhere. A block is the weight's group where it has groups,
-// else 256 columns (A16) or the whole row (A8). Infinities and NaN make the block's scale NaN, so that they
-// show in the result.
+// it is what dynamic int8 quantization does elsewhere; there ranges may be taken from the whole row, or be
+// fixed (ActivationRange). A block is the weight's group where it has groups, else 256 columns (A16) or the
+// whole row (A8). Infinities and NaN make the block's scale NaN, so that they show in the result.
 #pragma once
 
 #include <cstddef>
@@ -42,6 +42,28 @@ enum class ActivationCode : uint8_t {
   S8HiLo,    // 16 bits as 256 * hi + lo, both int8; of four columns: the four hi, then the four lo
 };
 
+// What the scale of a row's integers is taken from.
+struct ActivationRange {
+  enum class Kind : uint8_t {
+    Block,          // each block's largest magnitude
+    Row,            // the row's: all its blocks have one scale
+    RowAsymmetric,  // the row's extremes, as DynamicQuantizeLinear of ai.onnx: codes 0 .. 255 with a zero
+                    // point
+    Fixed           // nothing: it is given
+  };
+  Kind kind = Kind::Block;
+  // Of Fixed: code = clamp(round(x / scale), lowest, highest), zero points subtracted.
+  float scale = 0;
+  int32_t lowest = 0;
+  int32_t highest = 0;
+
+  // Whether codes less their zero points need more than 8 bits.
+  bool is_wide() const {
+    return kind == Kind::RowAsymmetric || (kind == Kind::Fixed && (lowest < -127 || highest > 127));
+  }
+  bool operator==(const ActivationRange&) const = default;
+};
+
 // Two products with equal formats can share one Activations.
 struct ActivationFormat {
   ActivationCode code = ActivationCode::F32;
@@ -49,6 +71,7 @@ struct ActivationFormat {
   int64_t cols = 0;         // K
   int64_t padded_cols = 0;  // K as the weight pads it; the padding is 0
   int64_t block = 0;        // columns that share a scale; 0: no scales (F32, BF16)
+  ActivationRange range = {};
 
   int64_t blocks() const { return block == 0 ? 0 : (padded_cols + block - 1) / block; }
   // Bytes of a row's values, and from one row to the next.
@@ -58,8 +81,10 @@ struct ActivationFormat {
   bool operator==(const ActivationFormat&) const = default;
 };
 
-// What the product with `weight` wants, by the kernels of `isa`; F32 while the reference is forced.
-ActivationFormat activation_format(const PackedSpec& weight, ActivationMode mode, Isa isa = active_isa());
+// What the product with `weight` wants, by the kernels of `isa`; F32 while the reference is forced. `range`
+// other than Block is for A8 and integer weights; what is_wide() takes the kernels of 16-bit codes, exactly.
+ActivationFormat activation_format(const PackedSpec& weight, ActivationMode mode, Isa isa = active_isa(),
+                                   const ActivationRange& range = {});
 
 // Encoded rows, laid out in memory that the caller owns. Cheap to copy; does not own anything.
 struct Activations {

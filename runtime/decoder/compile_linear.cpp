@@ -1,6 +1,7 @@
 // Products: those of one input become one step, with what follows them in their epilogues.
 #include <algorithm>
 
+#include "runtime/cpu/linear_input.h"
 #include "runtime/decoder/compiler.h"
 
 namespace quern::runtime {
@@ -17,15 +18,6 @@ namespace {
 
 bool is_linear(const Node* node) {
   return node != nullptr && node->is("Linear", kQuernDomain);
-}
-
-// 8-bit codes per token where the node says so, else what the program computes with.
-cpu::ActivationMode mode_of(const Node& node, cpu::ActivationMode usual) {
-  const std::string mode = node.string_attribute("activations", "");
-  if (mode.empty()) return usual;
-  if (mode == "int8") return cpu::ActivationMode::A8;
-  throw_error(ErrorCode::Unsupported, describe(node), ": activations as '", mode,
-              "'; int8, per token, is known");
 }
 
 const Value* other_input(const Node& node, const Value* value) {
@@ -107,7 +99,7 @@ void EntryCompiler::fold_gate(Planned& planned) {
   }
   const Planned partner = plan_linear(*up);
   if (partner.product.weight->spec() != planned.product.weight->spec()) return;
-  if (mode_of(*up, context_.activation_mode) != mode_of(*planned.node, context_.activation_mode)) return;
+  if (activation_scheme(*up) != activation_scheme(*planned.node)) return;
   planned.product.up = partner.product.weight;
   planned.product.up_bias = partner.product.bias;
   planned.up = up;
@@ -148,8 +140,8 @@ void EntryCompiler::linear(const Node& node) {
 
   Encoding encoding;
   for (Planned& planned : group) {
-    const cpu::ActivationFormat format = cpu::activation_format(
-        planned.product.weight->spec(), mode_of(*planned.node, context_.activation_mode));
+    const cpu::ActivationFormat format = cpu::input_format(
+        activation_scheme(*planned.node), planned.product.weight->spec(), context_.activation_mode);
     const auto found = std::find(encoding.formats.begin(), encoding.formats.end(), format);
     planned.product.format = static_cast<size_t>(found - encoding.formats.begin());
     if (found == encoding.formats.end()) encoding.formats.push_back(format);

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "runtime/cpu/linear.h"
+#include "runtime/cpu/linear_input.h"
 #include "runtime/plain/multiplier.h"
 #include "runtime/plain/onednn.h"
 #include "runtime/plain/parallel.h"
@@ -27,12 +28,12 @@ cpu::LinearScratch& scratch_for(int threads) {
   return *kept;
 }
 
-void multiply_packed(const PackedTensor& weight, cpu::ActivationMode mode, const Tensor& x, const float* bias,
-                     Tensor& y) {
+void multiply_packed(const PackedTensor& weight, const ActivationScheme& scheme, const Tensor& x,
+                     const float* bias, Tensor& y) {
   const int64_t k = weight.spec().cols;
   const int64_t n = weight.spec().rows;
   const int64_t rows = x.size() / k;
-  const cpu::ActivationFormat format = cpu::activation_format(weight.spec(), mode);
+  const cpu::ActivationFormat format = cpu::input_format(scheme, weight.spec(), cpu::ActivationMode::A16);
   const auto bytes = cpu::Activations::byte_size(format, rows);
   const Memory memory = allocate(bytes);
   const cpu::Activations input =
@@ -61,17 +62,16 @@ void run_linear(KernelContext& context) {
   const RuntimeValue& weight = context.value(1);
   const Shape shape = weight.packed() != nullptr ? weight.packed()->shape() : context.input(1).shape();
   const Tensor* bias = context.optional_input(2);
-  const std::string mode = context.node().string_attribute("activations", "");
+  const ActivationScheme scheme = activation_scheme(context.node());
   const bool fits = x.rank() > 0 && shape.size() == 2 && x.dim(-1) == shape[1] &&
-                    (bias == nullptr || bias->shape() == Shape{shape[0]}) && (mode.empty() || mode == "int8");
+                    (bias == nullptr || bias->shape() == Shape{shape[0]});
   if (!fits) return run_reference(context);
   Shape out = x.shape();
   out.back() = shape[0];
   Tensor y = context.make(DType::F32, out);
   const float* addend = bias != nullptr ? bias->data<float>().data() : nullptr;
   if (weight.packed() != nullptr) {
-    multiply_packed(*weight.packed(), mode.empty() ? cpu::ActivationMode::A16 : cpu::ActivationMode::A8, x,
-                    addend, y);
+    multiply_packed(*weight.packed(), scheme, x, addend, y);
   } else {
     const Product product{.m = x.size() / shape[1],
                           .k = shape[1],

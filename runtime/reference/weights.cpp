@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <span>
 
+#include "ir/activation_scheme.h"
 #include "ir/weight_ops.h"
 #include "runtime/reference/register.h"
 #include "runtime/reference/values.h"
@@ -28,19 +30,40 @@ std::optional<Shape> shape_of(const RuntimeValue& weight) {
   return {};
 }
 
-// The rows as the 8-bit codes of runtime/cpu/activations.h stand for them: the oracle of its A8.
-Tensor quantized_rows(const Tensor& x, int64_t block) {
+// A block of a row as its codes stand for it: the oracle of runtime/cpu/activations.h, the same divisions and
+// roundings.
+void round_block(std::span<float> x, const ActivationScheme& scheme) {
+  using Kind = ActivationScheme::Kind;
+  float least = 0, most = 0;
+  for (const float value : x) {
+    least = std::min(least, value);
+    most = std::max(most, value);
+  }
+  float scale = std::max(most, -least) / 127.0F, lowest = -127, highest = 127;
+  if (scheme.kind == Kind::TokenAsymmetric) {
+    scale = (most - least) / 255.0F;
+    const float zero = scale > 0 ? std::nearbyint(std::clamp(-least / scale, 0.0F, 255.0F)) : 0.0F;
+    lowest = -zero;
+    highest = 255.0F - zero;
+  } else if (scheme.kind == Kind::Static) {
+    scale = scheme.scale;
+    lowest = static_cast<float>(scheme.lowest);
+    highest = static_cast<float>(scheme.highest);
+  }
+  if (!(scale > 0)) return;
+  for (float& value : x) value = std::clamp(std::nearbyint(value / scale), lowest, highest) * scale;
+}
+
+Tensor quantized_rows(const Tensor& x, int64_t block, const ActivationScheme& scheme) {
   const int64_t cols = x.dim(-1);
+  if (scheme.kind != ActivationScheme::Kind::Group) block = cols;
   std::vector<float> values = x.to_floats();
   const auto count = static_cast<int64_t>(values.size());
   for (int64_t row = 0; cols > 0 && row < count; row += cols) {
     for (int64_t first = 0; first < cols; first += block) {
-      const auto begin = values.begin() + row + first;
-      const auto end = begin + std::min(block, cols - first);
-      float largest = 0;
-      for (auto it = begin; it != end; ++it) largest = std::max(largest, std::fabs(*it));
-      const float scale = largest / 127.0F;
-      for (auto it = begin; it != end && scale > 0; ++it) *it = std::nearbyint(*it / scale) * scale;
+      round_block(std::span(values).subspan(static_cast<size_t>(row + first),
+                                            static_cast<size_t>(std::min(block, cols - first))),
+                  scheme);
     }
   }
   return Tensor::from<float>(x.shape(), values);
@@ -48,12 +71,12 @@ Tensor quantized_rows(const Tensor& x, int64_t block) {
 
 // x [..., K] * weight [N, K]^T + bias [N], summed in double over k in order.
 void run_linear(KernelContext& context) {
-  const std::string mode = context.node().string_attribute("activations", "");
-  if (!mode.empty() && mode != "int8") context.fail("activations as '", mode, "'; int8 is known");
+  const ActivationScheme scheme = activation_scheme(context.node());
   // Before input() makes floats of the codes.
   const std::optional<Shape> weight_shape = shape_of(context.value(1));
-  const int64_t block =
-      mode.empty() || !weight_shape ? 0 : activation_block(context.value(1), weight_shape->back());
+  const int64_t block = scheme.kind == ActivationScheme::Kind::None || !weight_shape
+                            ? 0
+                            : activation_block(context.value(1), weight_shape->back());
   const Tensor& x = context.input(0);
   const Tensor& weight = context.input(1);
   const Tensor* bias = context.optional_input(2);
@@ -69,7 +92,7 @@ void run_linear(KernelContext& context) {
   Shape shape = x.shape();
   shape.back() = n;
   std::vector<float> out = make_buffer<float>(context, shape);
-  const Elements<float> rows(block > 0 ? quantized_rows(x, block) : x);
+  const Elements<float> rows(block > 0 ? quantized_rows(x, block, scheme) : x);
   const Elements<float> matrix(weight);
   const std::vector<float> addends = bias ? bias->to_floats() : std::vector<float>(static_cast<size_t>(n));
   const int64_t count = n == 0 ? 0 : static_cast<int64_t>(out.size()) / n;
