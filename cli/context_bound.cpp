@@ -53,16 +53,20 @@ int64_t available_memory() {
 }
 
 int64_t tokens_within(int64_t bytes, const runtime::DecoderTraits& traits, DType cache_dtype) {
+  const bool has_scales = cache_dtype == DType::I8 || cache_dtype == DType::I4;
   int64_t per_token = 0;
-  for (const runtime::CacheLayerShape& layer : traits.layers)
+  for (const runtime::CacheLayerShape& layer : traits.layers) {
     per_token += byte_size(cache_dtype, layer.kv_heads * (layer.key_size + layer.value_size));
+    if (has_scales) per_token += byte_size(DType::F32, layer.kv_heads * 2);  // of a key and of a value
+  }
   return per_token == 0 ? 0 : std::max<int64_t>(1, bytes / per_token);
 }
 
 runtime::SessionOptions with_context_bound(runtime::SessionOptions options,
                                            const runtime::DecoderTraits& traits, int64_t sequences) {
   if (traits.context > 0 || options.context > 0) return options;
-  options.context = tokens_within(available_memory() / 2 / sequences, traits, options.cache_dtype);
+  options.context = tokens_within(available_memory() / 2 / sequences, traits,
+                                  options.cache_dtype.value_or(traits.cache_dtype));
   return options;
 }
 

@@ -6,6 +6,7 @@
 #include "ir/error.h"
 #include "passes/canonicalize/to_decoder.h"
 #include "passes/compile.h"
+#include "passes/quantize/kv_cache.h"
 #include "runtime/speculate/medusa_heads.h"
 
 namespace quern::cli {
@@ -51,12 +52,19 @@ LoadedModel load_decoder(const std::filesystem::path& path, const std::optional<
 void declare_session_options(OptionSet& options) {
   options.integer("threads,t", "N", {1, 1024}, "processor threads; default: one for each physical core")
       .integer("context", "N", {1, 1e9}, "the longest sequence, in tokens; default: what the model stands")
-      .choice("cache", {"f32", "f16"}, "how keys and values are kept", "f32");
+      .choice("kv", passes::KvCachePass::choices(),
+              "how keys and values are kept; default: as converted, else fp32");
+}
+
+std::optional<DType> cache_dtype(const Arguments& arguments) {
+  const std::optional<std::string> name = arguments.text("kv");
+  if (!name) return {};
+  return passes::KvCachePass::dtype_of(*name);
 }
 
 runtime::SessionOptions session_options(const Arguments& arguments) {
   return {.threads = static_cast<int>(arguments.integer("threads").value_or(0)),
-          .cache_dtype = dtype_from_string(arguments.text_of("cache")),
+          .cache_dtype = cache_dtype(arguments),
           .context = arguments.integer("context").value_or(0)};
 }
 

@@ -34,8 +34,10 @@ LoadedModel load_model(const std::filesystem::path& path, const std::optional<st
 LoadedModel load_decoder(const std::filesystem::path& path, const std::optional<std::string>& tokenizer_path,
                          Console& console, const char* command);
 
-// --threads, --context, --cache: declared here, so that they are the same everywhere.
+// --threads, --context, --kv: declared here, so that they are the same everywhere.
 void declare_session_options(OptionSet& options);
 runtime::SessionOptions session_options(const Arguments& arguments);
+// --kv alone; empty where it was not given.
+std::optional<DType> cache_dtype(const Arguments& arguments);
 
 }  // namespace quern::cli

@@ -7,6 +7,7 @@
 #include "cli/files.h"
 #include "ir/error.h"
 #include "passes/compile.h"
+#include "passes/quantize/kv_cache.h"
 #include "passes/quantize/weight_settings.h"
 #include "passes/registry.h"
 
@@ -18,7 +19,7 @@ using nlohmann::json;
 const char* const kRecipeOptions[] = {"weights",          "symmetric",        "asymmetric", "granularity",
                                       "group-size",       "method",           "clip",       "activations",
                                       "activation-codes", "activation-clip",  "override",   "target-bits",
-                                      "target-size",      "max-ppl-increase", "medusa-heads",
+                                      "target-size",      "max-ppl-increase", "kv",         "medusa-heads",
                                       "exit-heads"};
 
 // One setting of an override: "int8", "asymmetric", "group", "group-size:64", "scales:f32".
@@ -114,6 +115,8 @@ void declare_recipe_options(OptionSet& options) {
       .texts("override", "REGEX=SETTINGS",
              "other settings for tensors whose name in the model has a match, such as 'lm_head=int8' or "
              "'down_proj=int4,asymmetric,group-size:64'; where several match, the last wins")
+      .choice("kv", passes::KvCachePass::choices(),
+              "how keys and values are kept while decoding; default: fp32")
       .section("Heads")
       .text("medusa-heads", "FILE",
             "put in Medusa heads, for --speculate medusa: a safetensors file with trained ones (of `quern "
@@ -133,7 +136,7 @@ passes::Recipe recipe_of(const Arguments& arguments) {
                         [&] { return passes::parse_recipe(read_input(*file)); });
   }
   return passes::conversion_recipe(weight_options(arguments), calibration_record(arguments),
-                                   head_steps(arguments));
+                                   head_steps(arguments), arguments.text("kv").value_or("model"));
 }
 
 std::vector<passes::RecipeStep> head_steps(const Arguments& arguments) {

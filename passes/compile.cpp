@@ -55,7 +55,7 @@ class SourceDigests {
 }  // namespace
 
 Recipe conversion_recipe(const nlohmann::json& weights, const nlohmann::json& calibration,
-                         const std::vector<RecipeStep>& heads) {
+                         const std::vector<RecipeStep>& heads, const std::string& cache) {
   Recipe recipe{.name = "convert", .steps = canonicalization_steps()};
   recipe.steps.insert(recipe.steps.end(), heads.begin(), heads.end());
   recipe.steps.push_back({.pass = "tie-weights"});
@@ -64,6 +64,7 @@ Recipe conversion_recipe(const nlohmann::json& weights, const nlohmann::json& ca
   recipe.steps.push_back({.pass = "static-activations"});
   recipe.steps.push_back({.pass = "calibrate-weights", .options = calibration});
   recipe.steps.push_back({.pass = "pack-weights"});
+  if (cache != "model") recipe.steps.push_back({.pass = "kv-cache", .options = {{"kv", cache}}});
   return recipe;
 }
 

@@ -18,10 +18,11 @@ namespace quern::passes {
 
 // What `quern convert` runs: canonicalization, heads that are added, one tensor for tied weights, the
 // decision of what each weight becomes, and its layout. `weights`: options of the pass quantize-weights;
-// `calibration`: of calibrate-weights; `heads`: steps such as insert-medusa-heads and insert-exit-heads.
+// `calibration`: of calibrate-weights; `heads`: steps such as insert-medusa-heads and insert-exit-heads;
+// `cache`: how keys and values are kept, an option of kv-cache, or "model": as they are.
 Recipe conversion_recipe(const nlohmann::json& weights,
                          const nlohmann::json& calibration = nlohmann::json::object(),
-                         const std::vector<RecipeStep>& heads = {});
+                         const std::vector<RecipeStep>& heads = {}, const std::string& cache = "model");
 
 // What runs a model as it is: canonicalization and one tensor for tied weights; weights keep their numbers.
 Recipe execution_recipe();

@@ -139,7 +139,8 @@ ExitStatus run(const Arguments& arguments, Console& console) {
     if (!samples) throw UsageError("choosing formats needs data to measure on: --calibration-data FILE");
     nlohmann::json weights = weight_options(arguments);
     choose_formats(arguments, model, *samples, weights, calibration_record(arguments), console);
-    recipe = passes::conversion_recipe(weights, calibration_record(arguments), head_steps(arguments));
+    recipe = passes::conversion_recipe(weights, calibration_record(arguments), head_steps(arguments),
+                                       arguments.text("kv").value_or("model"));
   }
   const std::optional<calibrate::CalibrationTable> table = calibration_table(arguments, model);
   passes::PassContext context{.threads = static_cast<int>(arguments.integer("threads").value_or(0)),

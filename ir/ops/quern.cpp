@@ -40,7 +40,8 @@ void infer_embedding(InferContext& context) {
   context.set_output(0, DType::F32, shape);
 }
 
-// CachedAttention(q [tokens, heads*head_size], k, v, sinks?, slopes?) -> [tokens, heads*value_head_size]
+// CachedAttention(q [tokens, heads*head_size], k, v, sinks?, slopes?, key_scales?) -> [tokens,
+// heads*value_head_size]
 void infer_cached_attention(InferContext& context) {
   const Node& node = context.node();
   const int64_t heads = node.int_attribute("heads", 0);
@@ -55,7 +56,7 @@ void infer_cached_attention(InferContext& context) {
   context.set_output(0, context.dtype(0), shape);
 }
 
-// AppendCache(k, v) -> v: what CachedAttention appends, without its attention
+// AppendCache(k, v, key_scales?) -> v: what CachedAttention appends, without its attention
 void infer_append_cache(InferContext& context) {
   context.set_output(0, context.dtype(1), context.shape(1));
 }
@@ -141,13 +142,13 @@ void register_quern_schemas(SchemaTable& table) {
   table.add({.domain = domain,
              .op = "CachedAttention",
              .min_inputs = 3,
-             .max_inputs = 5,
+             .max_inputs = 6,
              .required_attributes = {"layer", "heads", "head_size"},
              .infer = infer_cached_attention});
   table.add({.domain = domain,
              .op = "AppendCache",
              .min_inputs = 2,
-             .max_inputs = 2,
+             .max_inputs = 3,
              .required_attributes = {"layer", "heads", "head_size"},
              .infer = infer_append_cache});
   table.add(

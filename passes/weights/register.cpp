@@ -3,6 +3,7 @@
 #include "passes/exits/insert_exit_heads.h"
 #include "passes/quantize/balance_channels.h"
 #include "passes/quantize/calibrate_weights.h"
+#include "passes/quantize/kv_cache.h"
 #include "passes/quantize/quantize_weights.h"
 #include "passes/quantize/static_activations.h"
 #include "passes/weights/materialize.h"
@@ -19,6 +20,7 @@ void register_weight_passes(PassRegistry& registry) {
   registry.add<CalibrateWeights>();
   registry.add<StaticActivations>();
   registry.add<PackWeights>();
+  registry.add<KvCachePass>();
   registry.add<MaterializeWeights>();
 }
 

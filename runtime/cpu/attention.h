@@ -3,15 +3,18 @@
 // A block belongs to one layer of one sequence and holds positions 64b .. 64b + 63. For each KV head in turn:
 //
 //   keys    [4][key_size][16]         sub-block of 16 positions, feature, position: scores come 16 positions
-//   at a time values  [value_size/16][64][16]   16 features, position, feature; value_size is padded with
-//   zeros to 16
+//                                     at a time
+//   values  [value_size/16][64][16]   16 features, position, feature; value_size is padded with zeros to 16
+//   scales  [2][64]                   of integers alone: floats, of the positions' keys and of their values
 //
-// Elements are float or binary16. The result for a query is computed in one order whatever is computed beside
-// it: within a block a query's scores and then its sums run over ascending features and positions, blocks of
-// a span of 512 positions are folded in ascending order into a running maximum and sum (Milakov and
-// Gimelshein, Online normalizer calculation for softmax, 2018; Dao, FlashAttention-2, 2023), and so are the
-// spans. Positions that a query does not see count for nothing, as if they were not there. Spans may be
-// computed by different threads.
+// Elements are float, binary16, or integers of 8 or 4 bits (cached_codes.h). Of the latter two share a byte,
+// the first in its low half: of keys features 2i and 2i + 1, of values features i and i + 8 of the 16; a
+// position has its bytes to itself, so that threads may append positions side by side. The result for a query
+// is computed in one order whatever is computed beside it: within a block a query's scores and then its sums
+// run over ascending features and positions, blocks of a span of 512 positions are folded in ascending order
+// into a running maximum and sum (Milakov and Gimelshein, Online normalizer calculation for softmax, 2018;
+// Dao, FlashAttention-2, 2023), and so are the spans. Positions that a query does not see count for nothing,
+// as if they were not there. Spans may be computed by different threads.
 #pragma once
 
 #include <cstddef>
@@ -36,15 +39,36 @@ struct AttentionShape {
   int64_t window = 0;              // a query at position p sees positions > p - window; 0: all up to its own
   const float* sinks = nullptr;    // [heads] a logit that counts in the denominator alone
   const float* slopes = nullptr;   // [heads] ALiBi: slope * (j - p) is added to the score of position j
-  DType cache_dtype = DType::F32;  // F32 or F16
+  DType cache_dtype = DType::F32;  // F32, F16, I8 or I4
+  // [kv_heads * head_size] what keys are divided by before they become integers; null: 1
+  const float* key_scales = nullptr;
 
   int64_t group() const { return heads / kv_heads; }
   int64_t padded_value_size() const { return (value_size + 15) / 16 * 16; }
   int64_t key_elements() const { return kCacheBlock * head_size; }  // of a block and head
   int64_t value_elements() const { return kCacheBlock * padded_value_size(); }
-  int64_t element_bytes() const { return cache_dtype == DType::F16 ? 2 : 4; }
-  int64_t head_bytes() const { return (key_elements() + value_elements()) * element_bytes(); }
+  bool has_scales() const { return cache_dtype == DType::I8 || cache_dtype == DType::I4; }
+  int64_t key_bytes() const {
+    return cache_dtype == DType::I4 ? kCacheBlock * ((head_size + 1) / 2) : bytes_of(key_elements());
+  }
+  int64_t value_bytes() const { return bytes_of(value_elements()); }
+  int64_t scale_bytes() const { return has_scales() ? 2 * kCacheBlock * 4 : 0; }
+  int64_t head_bytes() const { return key_bytes() + value_bytes() + scale_bytes(); }
   int64_t block_bytes() const { return kv_heads * head_bytes(); }
+
+ private:
+  int64_t bytes_of(int64_t elements) const {
+    switch (cache_dtype) {
+      case DType::F16:
+        return elements * 2;
+      case DType::I8:
+        return elements;
+      case DType::I4:
+        return elements / 2;
+      default:
+        return elements * 4;
+    }
+  }
 };
 
 // Queries of consecutive tokens of one sequence, by some heads that share a KV head; at most kAttentionRows

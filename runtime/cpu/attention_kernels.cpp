@@ -3,7 +3,9 @@
 #include <cstring>
 
 #include "runtime/cpu/attention.h"
+#include "runtime/cpu/cached_codes.h"
 #include "runtime/cpu/simd_math.h"
+#include "runtime/cpu/simd_nibbles.h"
 #include "runtime/cpu/simd_operators.h"
 
 namespace quern::cpu::QUERN_ISA {
@@ -27,21 +29,104 @@ QUERN_INLINE F32 load_cached(const float* p) {
 QUERN_INLINE F32 load_cached(const uint16_t* p) {
   return load_f16(p);
 }
+QUERN_INLINE F32 load_cached(const int8_t* p) {
+  return to_f32(load_s8(p));
+}
+QUERN_INLINE F32 centered(I32 code) {
+  return to_f32(sub_i(code, set1_i(8)));
+}
+
+// Matrices of cached elements, in columns of 16: lanes(f, k) are row k of column f.
+template <class E>
+struct Whole {
+  static constexpr bool kPairs = false;
+  const E* at;
+  int64_t stride;  // elements from a column to the next
+  QUERN_INLINE F32 lanes(int64_t f, int64_t k) const { return load_cached(at + f * stride + k * 16); }
+  Whole column(int64_t f) const { return {at + f * stride, stride}; }
+  Whole row(int64_t k) const { return {at + k * 16, stride}; }
+};
+// 4 bits, two features of 16 values in a byte.
+struct HalfLanes {
+  static constexpr bool kPairs = false;
+  const uint8_t* at;
+  int64_t stride;  // bytes
+  QUERN_INLINE F32 lanes(int64_t f, int64_t k) const { return centered(load_u4(at + f * stride + k * 8)); }
+  HalfLanes column(int64_t f) const { return {at + f * stride, stride}; }
+  HalfLanes row(int64_t k) const { return {at + k * 8, stride}; }
+};
+// 4 bits, two rows in a byte: read together.
+struct HalfRows {
+  static constexpr bool kPairs = true;
+  const uint8_t* at;
+  int64_t stride;  // bytes
+  QUERN_INLINE I32 both(int64_t f, int64_t k) const { return load_u8(at + f * stride + k / 2 * 16); }
+  QUERN_INLINE F32 lanes(int64_t f, int64_t k) const { return first(both(f, k)); }  // of even k
+  QUERN_INLINE F32 first(I32 codes) const { return centered(and_i(codes, set1_i(15))); }
+  QUERN_INLINE F32 second(I32 codes) const { return centered(shift_right_logical<4>(codes)); }
+  HalfRows column(int64_t f) const { return {at + f * stride, stride}; }
+};
+
+// How a block's elements are kept.
+template <class E>
+struct Format {
+  static constexpr bool kScaled = sizeof(E) == 1;
+  using Keys = Whole<E>;
+  using Values = Whole<E>;
+  static Keys keys(const AttentionShape& shape, const std::byte* head) {
+    return {reinterpret_cast<const E*>(head), shape.head_size * 16};
+  }
+  static Values values(const AttentionShape& shape, const std::byte* head) {
+    return {reinterpret_cast<const E*>(head + shape.key_bytes()), kCacheBlock * 16};
+  }
+};
+struct Nibble {};
+template <>
+struct Format<Nibble> {
+  static constexpr bool kScaled = true;
+  using Keys = HalfRows;
+  using Values = HalfLanes;
+  static Keys keys(const AttentionShape& shape, const std::byte* head) {
+    return {reinterpret_cast<const uint8_t*>(head), (shape.head_size + 1) / 2 * 16};
+  }
+  static Values values(const AttentionShape& shape, const std::byte* head) {
+    return {reinterpret_cast<const uint8_t*>(head + shape.key_bytes()), kCacheBlock * 8};
+  }
+};
+
+// Of the positions' keys; those of their values follow.
+float* scales_of(const AttentionShape& shape, std::byte* head) {
+  return reinterpret_cast<float*>(head + shape.key_bytes() + shape.value_bytes());
+}
+const float* scales_of(const AttentionShape& shape, const std::byte* head) {
+  return reinterpret_cast<const float*>(head + shape.key_bytes() + shape.value_bytes());
+}
 
 // c[r][16 f + i] = (factors ? c[r][16 f + i] * factors[r] : 0) + sum over k of a[r][k] * b[f][k][i], k
 // ascending.
-template <int R, int F, class E>
-inline void product(const float* a, int64_t a_stride, const E* b, int64_t b_stride, int64_t n, float* c,
-                    int64_t c_stride, const float* factors) {
+template <int R, int F, class B>
+inline void product(const float* a, int64_t a_stride, const B& b, int64_t n, float* c, int64_t c_stride,
+                    const float* factors) {
   F32 sums[R][F];
   for (int r = 0; r < R; ++r) {
     for (int f = 0; f < F; ++f) {
       sums[r][f] = factors != nullptr ? load(c + r * c_stride + f * 16) * set1(factors[r]) : zero_f();
     }
   }
-  for (int64_t k = 0; k < n; ++k) {
+  int64_t k = 0;
+  if constexpr (B::kPairs) {
+    for (; k + 2 <= n; k += 2) {
+      for (int f = 0; f < F; ++f) {
+        const I32 codes = b.both(f, k);
+        const F32 even = b.first(codes), odd = b.second(codes);
+        for (int r = 0; r < R; ++r) sums[r][f] = fmadd(set1(a[r * a_stride + k]), even, sums[r][f]);
+        for (int r = 0; r < R; ++r) sums[r][f] = fmadd(set1(a[r * a_stride + k + 1]), odd, sums[r][f]);
+      }
+    }
+  }
+  for (; k < n; ++k) {
     for (int f = 0; f < F; ++f) {
-      const F32 lanes = load_cached(b + f * b_stride + k * 16);
+      const F32 lanes = b.lanes(f, k);
       for (int r = 0; r < R; ++r) sums[r][f] = fmadd(set1(a[r * a_stride + k]), lanes, sums[r][f]);
     }
   }
@@ -62,27 +147,27 @@ constexpr int columns_at_once() {
 #endif
 }
 
-template <int R, int F, class E>
-inline void columns(const float* a, int64_t a_stride, const E* b, int64_t b_stride, int64_t count, int64_t n,
-                    float* c, int64_t c_stride, const float* factors) {
+template <int R, int F, class B>
+inline void columns(const float* a, int64_t a_stride, const B& b, int64_t count, int64_t n, float* c,
+                    int64_t c_stride, const float* factors) {
   int64_t f = 0;
   for (; f + F <= count; f += F) {
-    product<R, F>(a, a_stride, b + f * b_stride, b_stride, n, c + f * 16, c_stride, factors);
+    product<R, F>(a, a_stride, b.column(f), n, c + f * 16, c_stride, factors);
   }
   if constexpr (F > 1) {
     if (f < count) {
-      columns<R, F / 2>(a, a_stride, b + f * b_stride, b_stride, count - f, n, c + f * 16, c_stride, factors);
+      columns<R, F / 2>(a, a_stride, b.column(f), count - f, n, c + f * 16, c_stride, factors);
     }
   }
 }
 
 // The product above for any number of rows and `count` columns of 16. A sum's order is that of k, whatever
 // the blocking.
-template <class E>
-void multiply(int64_t rows, const float* a, int64_t a_stride, const E* b, int64_t b_stride, int64_t count,
-              int64_t n, float* c, int64_t c_stride, const float* factors) {
+template <class B>
+void multiply(int64_t rows, const float* a, int64_t a_stride, const B& b, int64_t count, int64_t n, float* c,
+              int64_t c_stride, const float* factors) {
   const auto run = [&]<int R>() {
-    columns<R, columns_at_once<R>()>(a, a_stride, b, b_stride, count, n, c, c_stride, factors);
+    columns<R, columns_at_once<R>()>(a, a_stride, b, count, n, c, c_stride, factors);
     a += R * a_stride;
     c += R * c_stride;
     if (factors != nullptr) factors += R;
@@ -165,12 +250,17 @@ class TileFold {
         scores_(q_ + kAttentionRows * (shape.head_size + 16)),
         factors_(scores_ + kAttentionRows * kCacheBlock) {
     const F32 scale = set1(shape.scale);
+    const float* channels = Format<E>::kScaled && shape.key_scales != nullptr
+                                ? shape.key_scales + tile.first_head / shape.group() * shape.head_size
+                                : nullptr;
     for (int64_t r = 0; r < rows_; ++r) {
       const float* from = tile.q + r / tile.heads * tile.q_stride + r % tile.heads * shape.head_size;
       float* to = q_ + r * shape.head_size;
       for (int64_t i = 0; i < shape.head_size; i += 16) {
         const int64_t lanes = shape.head_size - i < 16 ? shape.head_size - i : 16;
-        store_lanes(to + i, load_lanes(from + i, lanes) * scale, lanes);
+        F32 q = load_lanes(from + i, lanes) * scale;
+        if (channels != nullptr) q = q * load_lanes(channels + i, lanes);
+        store_lanes(to + i, q, lanes);
       }
     }
   }
@@ -204,11 +294,16 @@ class TileFold {
   void block(int64_t b, State& state) {
     const int64_t start = b * kCacheBlock;
     const int64_t kv_head = tile_.first_head / shape_.group();
-    const E* keys = reinterpret_cast<const E*>(tile_.blocks[b] + kv_head * shape_.head_bytes());
-    const E* values = keys + shape_.key_elements();
+    const std::byte* head = tile_.blocks[b] + kv_head * shape_.head_bytes();
+    const auto keys = Format<E>::keys(shape_, head);
+    const auto values = Format<E>::values(shape_, head);
     const int64_t seen = end_of(tile_.tokens - 1, start);
-    multiply(rows_, q_, shape_.head_size, keys, shape_.head_size * 16, (seen + 15) / 16, shape_.head_size,
-             scores_, kCacheBlock, nullptr);
+    multiply(rows_, q_, shape_.head_size, keys, (seen + 15) / 16, shape_.head_size, scores_, kCacheBlock,
+             nullptr);
+    if constexpr (Format<E>::kScaled) {
+      for (int64_t r = 0; r < rows_; ++r)
+        scale_row(scores_ + r * kCacheBlock, scales_of(shape_, head), 0, seen);
+    }
     bool all_see_all = true;
     for (int64_t t = 0; t < tile_.tokens; ++t) {
       const int64_t begin = begin_of(t, start), end = end_of(t, start);
@@ -218,21 +313,28 @@ class TileFold {
         const int64_t r = t * tile_.heads + h;
         const RowScores row = {shape_, tile_.first_head + h, position(t), start, begin, end};
         factors_[r] = row.fold(scores_ + r * kCacheBlock, state.maximum + r, state.sums + r * 16);
+        // What a weight is multiplied with is the code of a value.
+        if constexpr (Format<E>::kScaled)
+          scale_row(scores_ + r * kCacheBlock, scales_of(shape_, head) + kCacheBlock, begin, end);
       }
     }
     const int64_t width = shape_.padded_value_size();
     if (all_see_all) {
-      multiply(rows_, scores_, kCacheBlock, values, kCacheBlock * 16, width / 16, kCacheBlock, state.values,
-               width, factors_);
+      multiply(rows_, scores_, kCacheBlock, values, width / 16, kCacheBlock, state.values, width, factors_);
       return;
     }
     // Values that a token does not see are not even multiplied by 0: they may be infinite.
     for (int64_t t = 0; t < tile_.tokens; ++t) {
       const int64_t begin = begin_of(t, start), end = end_of(t, start), r = t * tile_.heads;
       if (begin >= end) continue;
-      multiply(tile_.heads, scores_ + r * kCacheBlock + begin, kCacheBlock, values + begin * 16,
-               kCacheBlock * 16, width / 16, end - begin, state.values + r * width, width, factors_ + r);
+      multiply(tile_.heads, scores_ + r * kCacheBlock + begin, kCacheBlock, values.row(begin), width / 16,
+               end - begin, state.values + r * width, width, factors_ + r);
     }
+  }
+
+  // x[i] *= scales[i] for the lanes of 16 that hold begin .. end - 1; what other positions hold is not used.
+  static void scale_row(float* x, const float* scales, int64_t begin, int64_t end) {
+    for (int64_t i = begin / 16 * 16; i < end; i += 16) store(x + i, load(x + i) * load(scales + i));
   }
 
   const AttentionShape& shape_;
@@ -296,16 +398,29 @@ void attend_as(const AttentionShape& shape, const AttentionTile& tile, float* sc
   write_out(shape, tile, total);
 }
 
+// body.operator()<E>() for the elements that the cache holds.
+template <class Body>
+QUERN_INLINE void with_elements(const AttentionShape& shape, const Body& body) {
+  switch (shape.cache_dtype) {
+    case DType::F16:
+      return body.template operator()<uint16_t>();
+    case DType::I8:
+      return body.template operator()<int8_t>();
+    case DType::I4:
+      return body.template operator()<Nibble>();
+    default:
+      return body.template operator()<float>();
+  }
+}
+
 void attend(const AttentionShape& shape, const AttentionTile& tile, float* scratch) {
-  if (shape.cache_dtype == DType::F16) return attend_as<uint16_t>(shape, tile, scratch);
-  attend_as<float>(shape, tile, scratch);
+  with_elements(shape, [&]<class E>() { attend_as<E>(shape, tile, scratch); });
 }
 
 void attend_span(const AttentionShape& shape, const AttentionTile& tile, int64_t span, float* out,
                  float* scratch) {
   State state(shape, out);
-  if (shape.cache_dtype == DType::F16) return TileFold<uint16_t>(shape, tile, scratch).span(span, state);
-  TileFold<float>(shape, tile, scratch).span(span, state);
+  with_elements(shape, [&]<class E>() { TileFold<E>(shape, tile, scratch).span(span, state); });
 }
 
 void finish(const AttentionShape& shape, const AttentionTile& tile, float* states, int64_t state_stride,
@@ -350,25 +465,161 @@ void append_as(const AttentionShape& shape, std::byte* block, int64_t head, int6
   }
 }
 
-void append(const AttentionShape& shape, std::byte* block, int64_t head, int64_t slot, const float* k,
-            const float* v) {
-  if (shape.cache_dtype == DType::F16) return append_as<uint16_t>(shape, block, head, slot, k, v);
-  append_as<float>(shape, block, head, slot, k, v);
+// A key or value on its way to integers (cached_codes.h).
+class CodedRow {
+ public:
+  // `channels`: what the elements are divided by first, or null.
+  CodedRow(const float* x, const float* channels, int64_t size, int bits)
+      : x_(x), channels_(channels), size_(size), limit_(bits == 8 ? 127.0F : 7.0F) {
+    F32 low = zero_f(), high = zero_f(), broken = zero_f();
+    for (int64_t d = 0; d < size; d += 16) {
+      const F32 lanes = at(d);
+      low = min(low, lanes);
+      high = max(high, lanes);
+      broken = fmadd(lanes, zero_f(), broken);  // NaN where a lane is not finite
+    }
+    const float least = -reduce_max(-low), most = reduce_max(high);
+    const float extreme = most > -least ? most : least;
+    if (bits == 8) {
+      least_ = -limit_;
+      set_scale((extreme < 0 ? -extreme : extreme) / limit_);
+    } else {
+      least_ = -8.0F;
+      search(extreme);
+    }
+    scale_ += reduce_add(broken);
+  }
+
+  float scale() const { return scale_; }
+  I32 codes(int64_t d) const { return round_i32(steps(d)); }
+
+ private:
+  F32 at(int64_t d) const {
+    const int64_t lanes = size_ - d < 16 ? size_ - d : 16;
+    const F32 x = load_lanes(x_ + d, lanes);
+    if (channels_ == nullptr) return x;
+    return lanes == 16 ? x / load(channels_ + d)
+                       : keep_first(x / load_lanes(channels_ + d, lanes), lanes, zero_f());
+  }
+  void set_scale(float scale) {
+    scale_ = scale;
+    divisor_ = scale == 0 ? 1.0F : scale;
+  }
+  // Clamped, not yet rounded.
+  F32 steps(int64_t d) const { return max(set1(least_), min(set1(limit_), at(d) / set1(divisor_))); }
+
+  void search(float extreme) {
+    if (extreme == 0) return set_scale(0);
+    float best_scale = 0, best_error = 0;
+    bool first = true;
+    for (const float range : kCodeRanges) {
+      set_scale(extreme / range);
+      if (scale_ == 0) return;
+      F32 error = zero_f(), xq = zero_f(), qq = zero_f();
+      for (int64_t d = 0; d < size_; d += 16) {
+        const F32 x = at(d), q = to_f32(codes(d)), difference = x - q * set1(scale_);
+        error = fmadd(difference, difference, error);
+        xq = fmadd(x, q, xq);
+        qq = fmadd(q, q, qq);
+      }
+      const float sum = reduce_add(error);
+      if (first || sum < best_error) {
+        best_error = sum;
+        best_scale = scale_;
+        const float squares = reduce_add(qq);
+        fitted_ = squares > 0 ? reduce_add(xq) / squares : scale_;
+      }
+      first = false;
+    }
+    set_scale(best_scale);
+    scale_ = fitted_;  // codes stay those of best_scale
+  }
+
+  const float* x_;
+  const float* channels_;
+  int64_t size_;
+  float limit_;
+  float least_ = 0;
+  float scale_ = 0;    // that codes are multiplied with
+  float divisor_ = 1;  // that made them
+  float fitted_ = 0;
+};
+
+const float* channels_of(const AttentionShape& shape, int64_t head) {
+  return shape.key_scales == nullptr ? nullptr : shape.key_scales + head * shape.head_size;
 }
 
-template <class E>
-void copy_slots_as(const AttentionShape& shape, const E* from, int64_t from_slot, E* to, int64_t to_slot,
-                   int64_t count) {
+template <>
+void append_as<int8_t>(const AttentionShape& shape, std::byte* block, int64_t head, int64_t slot,
+                       const float* k, const float* v) {
+  block += head * shape.head_bytes();
+  auto* keys = reinterpret_cast<int8_t*>(block) + slot / 16 * shape.head_size * 16 + slot % 16;
+  auto* values = reinterpret_cast<int8_t*>(block + shape.key_bytes()) + slot * 16;
+  const CodedRow key(k, channels_of(shape, head), shape.head_size, 8), value(v, nullptr, shape.value_size, 8);
+  for (int64_t d = 0; d < shape.head_size; d += 16) {
+    int8_t codes[16];
+    store_low8(codes, key.codes(d));
+    const int64_t lanes = shape.head_size - d < 16 ? shape.head_size - d : 16;
+    for (int64_t i = 0; i < lanes; ++i) keys[(d + i) * 16] = codes[i];
+  }
+  for (int64_t d = 0; d < shape.value_size; d += 16) store_low8(values + d * kCacheBlock, value.codes(d));
+  float* scales = scales_of(shape, block);
+  scales[slot] = key.scale();
+  scales[kCacheBlock + slot] = value.scale();
+}
+
+template <>
+void append_as<Nibble>(const AttentionShape& shape, std::byte* block, int64_t head, int64_t slot,
+                       const float* k, const float* v) {
+  block += head * shape.head_bytes();
+  auto* keys = reinterpret_cast<uint8_t*>(block) + slot / 16 * ((shape.head_size + 1) / 2 * 16) + slot % 16;
+  auto* values = reinterpret_cast<uint8_t*>(block + shape.key_bytes()) + slot * 8;
+  const CodedRow key(k, channels_of(shape, head), shape.head_size, 4), value(v, nullptr, shape.value_size, 4);
+  uint8_t codes[16];
+  for (int64_t d = 0; d < shape.head_size; d += 16) {
+    store_low8(codes, add_i(key.codes(d), set1_i(8)));
+    for (int64_t i = 0; i < 16 && d + i < shape.head_size; i += 2)
+      keys[(d + i) / 2 * 16] = static_cast<uint8_t>(codes[i] | codes[i + 1] << 4);
+  }
+  for (int64_t d = 0; d < shape.value_size; d += 16) {
+    store_low8(codes, add_i(value.codes(d), set1_i(8)));
+    for (int i = 0; i < 8; ++i)
+      values[d / 2 * kCacheBlock + i] = static_cast<uint8_t>(codes[i] | codes[i + 8] << 4);
+  }
+  float* scales = scales_of(shape, block);
+  scales[slot] = key.scale();
+  scales[kCacheBlock + slot] = value.scale();
+}
+
+void append(const AttentionShape& shape, std::byte* block, int64_t head, int64_t slot, const float* k,
+            const float* v) {
+  with_elements(shape, [&]<class E>() { append_as<E>(shape, block, head, slot, k, v); });
+}
+
+// Elements T as they lie: `key_rows` of 16 positions' keys, `lanes` of a position's 16 values.
+template <class T>
+void copy_slots_as(const AttentionShape& shape, int64_t key_rows, int64_t lanes, const std::byte* from,
+                   int64_t from_slot, std::byte* to, int64_t to_slot, int64_t count) {
+  const T* keys = reinterpret_cast<const T*>(from);
+  T* targets = reinterpret_cast<T*>(to);
   for (int64_t i = 0; i < count; ++i) {
     const int64_t a = from_slot + i, b = to_slot + i;
-    const E* key = from + a / 16 * shape.head_size * 16 + a % 16;
-    E* target = to + b / 16 * shape.head_size * 16 + b % 16;
-    for (int64_t d = 0; d < shape.head_size; ++d) target[d * 16] = key[d * 16];
+    const T* key = keys + a / 16 * key_rows * 16 + a % 16;
+    T* target = targets + b / 16 * key_rows * 16 + b % 16;
+    for (int64_t d = 0; d < key_rows; ++d) target[d * 16] = key[d * 16];
   }
-  for (int64_t d = 0; d < shape.padded_value_size(); d += 16) {
-    const int64_t column = shape.key_elements() + d * kCacheBlock;
-    std::memmove(to + column + to_slot * 16, from + column + from_slot * 16,
-                 static_cast<size_t>(count * 16) * sizeof(E));
+  const T* values = reinterpret_cast<const T*>(from + shape.key_bytes());
+  targets = reinterpret_cast<T*>(to + shape.key_bytes());
+  for (int64_t d = 0; d < shape.padded_value_size() / 16; ++d) {
+    const int64_t column = d * kCacheBlock * lanes;
+    std::memmove(targets + column + to_slot * lanes, values + column + from_slot * lanes,
+                 static_cast<size_t>(count * lanes) * sizeof(T));
+  }
+  if (!shape.has_scales()) return;
+  for (int64_t i = 0; i < 2; ++i) {
+    std::memmove(scales_of(shape, to) + i * kCacheBlock + to_slot,
+                 scales_of(shape, from) + i * kCacheBlock + from_slot,
+                 static_cast<size_t>(count) * sizeof(float));
   }
 }
 
@@ -376,12 +627,18 @@ void copy_slots(const AttentionShape& shape, int64_t head, const std::byte* from
                 std::byte* to, int64_t to_slot, int64_t count) {
   from += head * shape.head_bytes();
   to += head * shape.head_bytes();
-  if (shape.cache_dtype == DType::F16) {
-    copy_slots_as(shape, reinterpret_cast<const uint16_t*>(from), from_slot, reinterpret_cast<uint16_t*>(to),
-                  to_slot, count);
-  } else {
-    copy_slots_as(shape, reinterpret_cast<const float*>(from), from_slot, reinterpret_cast<float*>(to),
-                  to_slot, count);
+  const auto copy = [&]<class T>(int64_t key_rows, int64_t lanes) {
+    copy_slots_as<T>(shape, key_rows, lanes, from, from_slot, to, to_slot, count);
+  };
+  switch (shape.cache_dtype) {
+    case DType::F16:
+      return copy.operator()<uint16_t>(shape.head_size, 16);
+    case DType::I8:
+      return copy.operator()<uint8_t>(shape.head_size, 16);
+    case DType::I4:
+      return copy.operator()<uint8_t>((shape.head_size + 1) / 2, 8);
+    default:
+      return copy.operator()<float>(shape.head_size, 16);
   }
 }
 

@@ -129,11 +129,22 @@ Operand EntryCompiler::head_input(const Node& node, size_t input, int64_t width,
   return row.at;
 }
 
+const float* EntryCompiler::key_scales(const Node& node, size_t input, const cpu::AttentionShape& shape) {
+  const int64_t count = shape.kv_heads * shape.head_size;
+  const float* scales = bias_of(node, input, count);
+  if (scales != nullptr &&
+      !std::all_of(scales, scales + count, [](float scale) { return scale > 0 && std::isfinite(scale); })) {
+    invalid(node, "its key scales must be positive and finite");
+  }
+  return scales;
+}
+
 void EntryCompiler::attention(const Node& node) {
   cpu::AttentionShape shape = attention_shape(node);
   const auto heads_constant = [&](size_t input) { return bias_of(node, input, shape.heads); };
   shape.sinks = heads_constant(3);
   shape.slopes = heads_constant(4);
+  shape.key_scales = key_scales(node, 5, shape);
   AttentionStep::Operands at;
   at.q = head_input(node, 0, shape.heads * shape.head_size, &at.rotate_q);
   at.k = head_input(node, 1, shape.kv_heads * shape.head_size, &at.rotate_k);
@@ -147,7 +158,8 @@ void EntryCompiler::attention(const Node& node) {
 }
 
 void EntryCompiler::append_cache(const Node& node) {
-  const cpu::AttentionShape shape = attention_shape(node);
+  cpu::AttentionShape shape = attention_shape(node);
+  shape.key_scales = key_scales(node, 2, shape);
   AttentionStep::Operands at;
   at.k = head_input(node, 0, shape.kv_heads * shape.head_size, &at.rotate_k);
   at.v = head_input(node, 1, shape.kv_heads * shape.value_size, nullptr);

@@ -81,6 +81,8 @@ class EntryCompiler {
   void attention(const Node& node);
   void append_cache(const Node& node);
   Operand head_input(const Node& node, size_t input, int64_t width, std::optional<RotarySpec>* rotate);
+  // [kv_heads * head_size]; null where the node has none.
+  const float* key_scales(const Node& node, size_t input, const cpu::AttentionShape& shape);
   RotarySpec rotary_spec(const Node& node);
   bool is_fused_rotary(const Node& node) const;
   void embedding(const Node& node);

@@ -91,8 +91,19 @@ int64_t stated_context(const Graph& graph) {
   return context;
 }
 
+DType stated_cache(const Graph& graph) {
+  const auto found = graph.metadata().find("cache");
+  if (found == graph.metadata().end()) return DType::F32;
+  for (const DType dtype : {DType::F32, DType::F16, DType::I8, DType::I4}) {
+    if (found->second == to_string(dtype)) return dtype;
+  }
+  throw_error(ErrorCode::InvalidModel, "metadata cache is '", found->second,
+              "', f32, f16, i8 or i4 was expected");
+}
+
 void fill_traits(const Graph& graph, DecoderPlan& plan) {
   DecoderTraits& traits = plan.traits;
+  traits.cache_dtype = stated_cache(graph);
   traits.context = stated_context(graph);
   if (plan.position_limit > 0 && (traits.context == 0 || traits.context > plan.position_limit)) {
     traits.context = plan.position_limit;

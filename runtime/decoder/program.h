@@ -29,6 +29,8 @@ struct DecoderTraits {
   // learned positions, whichever is less. 0: the model sets no limit.
   int64_t context = 0;
   std::vector<CacheLayerShape> layers;
+  // How keys and values are kept unless a session says otherwise: the graph's metadata "cache".
+  DType cache_dtype = DType::F32;
   // Bytes of weights that one token reads: all of them but embedding tables, of which it reads a row.
   int64_t streamed_bytes = 0;
   int64_t weight_bytes = 0;  // in memory, packed

@@ -1,6 +1,7 @@
 #include "runtime/decoder/session.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "ir/error.h"
 #include "runtime/decoder/session_impl.h"
@@ -90,9 +91,11 @@ std::vector<StepProfile> Session::profile() const {
 Session::Impl::Impl(std::shared_ptr<const Program> p, const SessionOptions& o)
     : program(std::move(p)), plan(program->plan()), options(o) {
   if (options.threads < 0) throw_error(ErrorCode::InvalidArgument, "threads is ", options.threads);
-  if (options.cache_dtype != DType::F32 && options.cache_dtype != DType::F16) {
-    throw_error(ErrorCode::InvalidArgument, "cache_dtype is ", to_string(options.cache_dtype),
-                "; f32 and f16 are possible");
+  if (!options.cache_dtype) options.cache_dtype = plan.traits.cache_dtype;
+  constexpr DType kPossible[] = {DType::F32, DType::F16, DType::I8, DType::I4};
+  if (std::find(std::begin(kPossible), std::end(kPossible), *options.cache_dtype) == std::end(kPossible)) {
+    throw_error(ErrorCode::InvalidArgument, "cache_dtype is ", to_string(*options.cache_dtype),
+                "; f32, f16, i8 and i4 are possible");
   }
   if (options.cache_memory < 0)
     throw_error(ErrorCode::InvalidArgument, "cache_memory is ", options.cache_memory);
@@ -114,8 +117,8 @@ Session::Impl::Impl(std::shared_ptr<const Program> p, const SessionOptions& o)
   store->kernels = plan.kernels.attention;
   for (const PlanLayer& layer : plan.layers) {
     cpu::AttentionShape shape = layer.attention;
-    shape.cache_dtype = options.cache_dtype;
-    shape.sinks = shape.slopes = nullptr;
+    shape.cache_dtype = *options.cache_dtype;
+    shape.sinks = shape.slopes = shape.key_scales = nullptr;
     store->shapes.push_back(shape);
     store->layers.push_back({store->pool.add_kind(shape.block_bytes()), shape.window});
     has_windows = has_windows || shape.window > 0;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,11 +21,12 @@ class ThreadTeam;
 namespace quern::runtime {
 
 struct SessionOptions {
-  int threads = 0;                 // 0: one for each physical core that this process may use
-  DType cache_dtype = DType::F32;  // of keys and values: F32 or F16
-  int64_t cache_memory = 0;        // bytes for keys and values of all sequences together; 0: no limit
-  int64_t context = 0;             // longest sequence; 0: the model's own. More than the model's is an error.
-  int64_t max_rows = 512;  // tokens computed at once; longer prompts go through in pieces of this size
+  int threads = 0;  // 0: one for each physical core that this process may use
+  // Of keys and values: F32, F16, I8 or I4 (runtime/cpu/cached_codes.h); empty: the model's own.
+  std::optional<DType> cache_dtype = {};
+  int64_t cache_memory = 0;  // bytes for keys and values of all sequences together; 0: no limit
+  int64_t context = 0;       // longest sequence; 0: the model's own. More than the model's is an error.
+  int64_t max_rows = 512;    // tokens computed at once; longer prompts go through in pieces of this size
   // Passes of fewer multiply-adds than this are computed by the calling thread alone: others would cost more
   // to wait for than they save.
   int64_t serial_work = 200'000;

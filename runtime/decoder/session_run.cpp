@@ -384,7 +384,7 @@ void Session::Impl::compute_pass(const DecodeRunOptions& run_options) {
   pass.attention_scratch_stride = attention_scratch_stride;
   pass.attention_states = reinterpret_cast<float*>(attention_states.get());
   pass.tree_scratch = tree_scratch;
-  pass.cache_dtype = options.cache_dtype;
+  pass.cache_dtype = *options.cache_dtype;
   std::exception_ptr failure;
   pass.failure = &failure;
   std::function<void(int, const RowView&, int64_t, Space)> observe;

@@ -296,6 +296,7 @@ void LayerBuilder::append(int64_t layer, Value* stream, const std::string& outpu
   NodeSpec spec{.op = "AppendCache", .domain = std::string(kQuernDomain)};
   spec.name = attention.name() + ".append";
   spec.inputs = {copy(attention.input(1), copies), copy(attention.input(2), copies)};
+  if (Value* key_scales = attention.input(5)) spec.inputs.push_back(key_scales);
   spec.attributes = attention.attributes();
   spec.outputs = {OutputSpec{.name = {}, .type = attention.input(2)->type()}};
   rewriter_.add_output(rewriter_.add_node(std::move(spec))->output(), output);

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "ir/error.h"
+#include "runtime/cpu/attention.h"
 
 namespace quern::runtime {
 namespace {
@@ -23,9 +24,13 @@ int64_t common(std::span<const int64_t> a, std::span<const int64_t> b) {
 PrefixCache::PrefixCache(Session& session, const PrefixCacheOptions& options)
     : session_(session), options_(options) {
   if (!options_.clock) options_.clock = steady_seconds;
-  const int64_t element = session.options().cache_dtype == DType::F16 ? 2 : 4;
   for (const CacheLayerShape& layer : session.program().traits().layers) {
-    chunk_bytes_ += kChunk * layer.kv_heads * (layer.key_size + layer.value_size) * element;
+    const cpu::AttentionShape shape = {.heads = layer.kv_heads,
+                                       .kv_heads = layer.kv_heads,
+                                       .head_size = layer.key_size,
+                                       .value_size = layer.value_size,
+                                       .cache_dtype = *session.options().cache_dtype};
+    chunk_bytes_ += shape.block_bytes() * kChunk / cpu::kCacheBlock;
   }
 }
 

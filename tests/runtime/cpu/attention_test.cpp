@@ -28,6 +28,9 @@ class Case {
     fill(k_, positions * shape.kv_heads * shape.head_size);
     fill(v_, positions * shape.kv_heads * shape.value_size);
     fill(sinks_, shape.heads);
+    fill(key_scales_, shape.kv_heads * shape.head_size);
+    for (float& scale : key_scales_) scale = 0.25f + std::fabs(scale);
+    if (shape.key_scales != nullptr) shape_.key_scales = key_scales_.data();
     slopes_.resize(static_cast<size_t>(shape.heads));
     for (size_t h = 0; h < slopes_.size(); ++h) slopes_[h] = std::ldexp(1.0f, -static_cast<int>(h % 8) - 1);
     if (shape.sinks != nullptr) shape_.sinks = sinks_.data();
@@ -89,17 +92,19 @@ class Case {
   }
 
   const AttentionShape& shape() const { return shape_; }
+  const std::byte* block(size_t i) const { return blocks_[i]; }
   int64_t positions() const { return positions_; }
 
  private:
   AttentionShape shape_;
   int64_t positions_;
-  std::vector<float> q_, k_, v_, sinks_, slopes_;
+  std::vector<float> q_, k_, v_, sinks_, slopes_, key_scales_;
   std::vector<std::vector<float>> storage_;
   std::vector<const std::byte*> blocks_;
 };
 
 constexpr float kOn = 1.0f;
+constexpr DType kDTypes[] = {DType::F32, DType::F16, DType::I8, DType::I4};
 
 struct NamedShape {
   const char* name;
@@ -135,6 +140,8 @@ std::vector<NamedShape> shapes() {
   all->window = 600;
   all->sinks = &kOn;
   all->slopes = &kOn;
+  all->key_scales = &kOn;
+  add("odd head", 2, 1, 21, 17)->key_scales = &kOn;
   return out;
 }
 
@@ -148,7 +155,7 @@ class AttentionTest : public testing::TestWithParam<Isa> {
 
 TEST_P(AttentionTest, MatchesTheReference) {
   for (NamedShape named : shapes()) {
-    for (const DType dtype : {DType::F32, DType::F16}) {
+    for (const DType dtype : kDTypes) {
       named.shape.cache_dtype = dtype;
       Case test(named.shape, 1100, 7);
       test.append(attention_kernels(), 0, test.positions());
@@ -166,8 +173,9 @@ TEST_P(AttentionTest, MatchesTheReference) {
 
 // Neither the tiles nor what later positions hold may change a bit.
 TEST_P(AttentionTest, DoesNotDependOnTheTiling) {
+  size_t turn = 0;
   for (NamedShape named : shapes()) {
-    named.shape.cache_dtype = named.shape.heads % 4 == 0 ? DType::F16 : DType::F32;
+    named.shape.cache_dtype = kDTypes[turn++ % std::size(kDTypes)];
     Case test(named.shape, 600, 11);
     const AttentionKernels& kernels = attention_kernels();
     std::vector<float> one_by_one;
@@ -195,17 +203,145 @@ TEST_P(AttentionTest, DoesNotDependOnTheTiling) {
 
 TEST_P(AttentionTest, CopiesSlots) {
   for (NamedShape named : shapes()) {
-    named.shape.cache_dtype = DType::F16;
-    const AttentionShape& shape = named.shape;
-    std::vector<uint16_t> from(static_cast<size_t>(shape.block_bytes()) / 2), to(from.size(), 0),
-        wanted(from.size(), 0);
-    for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<uint16_t>(i * 7 % 30000);
-    const int64_t head = shape.kv_heads - 1;
-    const auto* source = reinterpret_cast<const std::byte*>(from.data());
-    attention_kernels().copy_slots(shape, head, source, 13, reinterpret_cast<std::byte*>(to.data()), 40, 9);
-    reference_attention_kernels().copy_slots(shape, head, source, 13,
-                                             reinterpret_cast<std::byte*>(wanted.data()), 40, 9);
-    EXPECT_EQ(to, wanted) << named.name;
+    for (const DType dtype : kDTypes) {
+      named.shape.cache_dtype = dtype;
+      Case test(named.shape, kCacheBlock, 3);
+      test.append(attention_kernels(), 0, kCacheBlock);
+      const AttentionShape& shape = test.shape();
+      std::vector<std::byte> to(static_cast<size_t>(shape.block_bytes())), wanted(to.size());
+      const int64_t head = shape.kv_heads - 1;
+      attention_kernels().copy_slots(shape, head, test.block(0), 13, to.data(), 40, 9);
+      reference_attention_kernels().copy_slots(shape, head, test.block(0), 13, wanted.data(), 40, 9);
+      EXPECT_EQ(to, wanted) << named.name << ", " << to_string(dtype);
+      // Within a block, to lower slots.
+      std::memcpy(to.data(), test.block(0), to.size());
+      attention_kernels().copy_slots(shape, head, to.data(), 40, to.data(), 37, 9);
+      std::vector<std::byte> back(to.size());
+      std::memcpy(back.data(), to.data(), to.size());
+      attention_kernels().copy_slots(shape, head, test.block(0), 40, back.data(), 37, 9);
+      EXPECT_EQ(to, back) << named.name << ", " << to_string(dtype);
+    }
+  }
+}
+
+// Integers of the kernels against those of the reference: the same but for ties, and near what they stand
+// for.
+TEST_P(AttentionTest, CodesAreTheReferences) {
+  for (NamedShape named : shapes()) {
+    for (const DType dtype : {DType::I8, DType::I4}) {
+      named.shape.cache_dtype = dtype;
+      Case ours(named.shape, kCacheBlock, 5), theirs(named.shape, kCacheBlock, 5);
+      ours.append(attention_kernels(), 0, kCacheBlock);
+      theirs.append(reference_attention_kernels(), 0, kCacheBlock);
+      const AttentionShape& shape = ours.shape();
+      int64_t different = 0, codes = 0;
+      for (int64_t head = 0; head < shape.kv_heads; ++head) {
+        const auto* a = ours.block(0) + head * shape.head_bytes();
+        const auto* b = theirs.block(0) + head * shape.head_bytes();
+        codes += shape.key_bytes() + shape.value_bytes();
+        for (int64_t i = 0; i < shape.key_bytes() + shape.value_bytes(); ++i) different += a[i] != b[i];
+        const int64_t scales = shape.key_bytes() + shape.value_bytes();
+        for (int64_t i = 0; i < 2 * kCacheBlock; ++i) {
+          const float x = reinterpret_cast<const float*>(a + scales)[i];
+          const float y = reinterpret_cast<const float*>(b + scales)[i];
+          // Two ranges may be as good as one another.
+          if (dtype == DType::I8) {
+            EXPECT_NEAR(x, y, 1e-6f * std::fabs(y)) << named.name;
+          }
+        }
+      }
+      EXPECT_LE(different, codes / 100) << named.name << ", " << to_string(dtype);
+    }
+  }
+}
+
+// A channel that is large in every key costs the others nothing once it has a scale; nor does a token of
+// large keys cost another token anything.
+TEST_P(AttentionTest, ScalesOfChannelsContainOutliers) {
+  AttentionShape shape;
+  shape.heads = shape.kv_heads = 1;
+  shape.head_size = shape.value_size = 32;
+  shape.scale = 1.0f / 32;
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  std::vector<float> q(32), scales(32, 1.0f);
+  for (float& x : q) x = normal(random);
+  q[5] = 0.05f;
+  scales[5] = 40.0f;
+  std::vector<std::vector<float>> keys(kCacheBlock, std::vector<float>(32)), values = keys;
+  for (auto& key : keys) {
+    for (float& x : key) x = normal(random);
+    key[5] *= 40.0f;
+  }
+  for (auto& value : values) {
+    for (float& x : value) x = normal(random);
+  }
+  const auto run = [&](DType dtype, const float* channel_scales) {
+    AttentionShape s = shape;
+    s.cache_dtype = dtype;
+    s.key_scales = channel_scales;
+    std::vector<float> block(static_cast<size_t>(s.block_bytes()) / 4);
+    for (int64_t p = 0; p < kCacheBlock; ++p) {
+      attention_kernels().append(s, reinterpret_cast<std::byte*>(block.data()), 0, p,
+                                 keys[static_cast<size_t>(p)].data(), values[static_cast<size_t>(p)].data());
+    }
+    const auto* at = reinterpret_cast<const std::byte*>(block.data());
+    std::vector<float> out(32), scratch(static_cast<size_t>(AttentionScratch::floats(s)));
+    AttentionTile tile{.q = q.data(),
+                       .q_stride = 32,
+                       .out = out.data(),
+                       .out_stride = 32,
+                       .tokens = 1,
+                       .first_position = kCacheBlock - 1,
+                       .first_head = 0,
+                       .heads = 1,
+                       .blocks = &at};
+    attention_kernels().attend(s, tile, scratch.data());
+    return out;
+  };
+  const auto error = [&](const std::vector<float>& out) {
+    const std::vector<float> wanted = run(DType::F32, nullptr);
+    double sum = 0;
+    for (size_t i = 0; i < out.size(); ++i) sum += std::pow(double{out[i]} - double{wanted[i]}, 2);
+    return sum;
+  };
+  for (const DType dtype : {DType::I8, DType::I4}) {
+    const double without = error(run(dtype, nullptr)), with = error(run(dtype, scales.data()));
+    EXPECT_LT(with, 0.7 * without) << to_string(dtype);
+  }
+}
+
+TEST_P(AttentionTest, IntegersOfZerosAndOfWhatIsNotFinite) {
+  for (const DType dtype : {DType::I8, DType::I4}) {
+    AttentionShape shape;
+    shape.heads = shape.kv_heads = 1;
+    shape.head_size = shape.value_size = 16;
+    shape.scale = 1;
+    shape.cache_dtype = dtype;
+    const auto run = [&](float first) {
+      std::vector<float> block(static_cast<size_t>(shape.block_bytes()) / 4), x(16), q(16, 1.0f), out(16);
+      x[0] = first;
+      auto* at = reinterpret_cast<std::byte*>(block.data());
+      attention_kernels().append(shape, at, 0, 0, x.data(), x.data());
+      const std::byte* blocks = at;
+      std::vector<float> scratch(static_cast<size_t>(AttentionScratch::floats(shape)));
+      AttentionTile tile{.q = q.data(),
+                         .q_stride = 16,
+                         .out = out.data(),
+                         .out_stride = 16,
+                         .tokens = 1,
+                         .first_position = 0,
+                         .first_head = 0,
+                         .heads = 1,
+                         .blocks = &blocks};
+      attention_kernels().attend(shape, tile, scratch.data());
+      return out[0];
+    };
+    EXPECT_EQ(run(0), 0);
+    EXPECT_NEAR(run(1e-44f), 0, 1e-44f) << "hardly a scale can stand for it";
+    EXPECT_NEAR(run(1e37f), 1e37f, 1e35f) << "scales don't overflow as those of binary16 would";
+    EXPECT_TRUE(std::isnan(run(INFINITY)));
+    EXPECT_TRUE(std::isnan(run(NAN)));
   }
 }
 

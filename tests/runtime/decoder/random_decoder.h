@@ -288,6 +288,7 @@ inline std::unique_ptr<Graph> random_decoder(const DecoderShape& shape, unsigned
 struct NamedDecoder {
   std::string name;
   DecoderShape shape;
+  DType cache = DType::F32;  // what sessions keep keys and values as
 };
 
 inline void PrintTo(const NamedDecoder& decoder, std::ostream* out) {
@@ -298,7 +299,7 @@ inline void PrintTo(const NamedDecoder& decoder, std::ostream* out) {
 inline std::vector<NamedDecoder> decoder_variations() {
   std::vector<NamedDecoder> all;
   const auto add = [&](const std::string& name) -> DecoderShape& {
-    all.push_back({name, {}});
+    all.push_back({.name = name, .shape = {}});
     return all.back().shape;
   };
   add("llama");

@@ -25,8 +25,8 @@ class SequenceTest : public testing::TestWithParam<test::NamedDecoder> {
   SequenceTest()
       : graph_(random_decoder(GetParam().shape)),
         program_(Program::compile(*graph_)),
-        session_(program_, {.threads = 1}),
-        fresh_(program_, {.threads = 1}) {}
+        session_(program_, {.threads = 1, .cache_dtype = GetParam().cache}),
+        fresh_(program_, {.threads = 1, .cache_dtype = GetParam().cache}) {}
 
   std::vector<float> last_logits(Session& session, std::span<const int64_t> tokens) {
     Sequence sequence = session.new_sequence();
@@ -154,6 +154,13 @@ std::vector<test::NamedDecoder> some_variations() {
   for (const auto& decoder : all) {
     // Where frequencies change with the length, forks of a tree's tokens are not of one mind.
     if (decoder.shape.original_context == 0) some.push_back(decoder);
+  }
+  for (const DType cache : {DType::F16, DType::I8, DType::I4}) {
+    test::DecoderShape windowed;
+    windowed.window = 20;
+    const std::string name = "cache_" + std::string(to_string(cache));
+    some.push_back({.name = name, .shape = {}, .cache = cache});
+    some.push_back({.name = name + "_window", .shape = windowed, .cache = cache});
   }
   return some;
 }

@@ -24,7 +24,7 @@ class SequenceFileTest : public testing::TestWithParam<test::NamedDecoder> {
  protected:
   SequenceFileTest()
       : program_(Program::compile(*test::random_decoder(GetParam().shape))),
-        session_(program_, {.threads = 1}) {}
+        session_(program_, {.threads = 1, .cache_dtype = GetParam().cache}) {}
   std::shared_ptr<const Program> program_;
   Session session_;
   test::TempDir dir_;
@@ -40,7 +40,7 @@ TEST_P(SequenceFileTest, GoesOnAsIfNothingHadHappened) {
     EXPECT_EQ(read_all(dir_ / "a.qkv"), read_all(dir_ / "b.qkv"));
     const auto row = session_.run(sequence, more);
     const std::vector<float> wanted(row.begin(), row.end());
-    Session other(program_, {.threads = 1});
+    Session other(program_, {.threads = 1, .cache_dtype = GetParam().cache});
     Sequence loaded = load_sequence(other, dir_ / "a.qkv", "model");
     EXPECT_TRUE(std::equal(loaded.tokens().begin(), loaded.tokens().end(), text.begin(), text.end()));
     // What is written to is copied: a fork goes on from the file's blocks too.
@@ -60,6 +60,8 @@ std::vector<test::NamedDecoder> variations() {
       if (decoder.name == name) some.push_back(decoder);
     }
   }
+  some.push_back({.name = "cache_i8", .shape = {}, .cache = DType::I8});
+  some.push_back({.name = "cache_i4", .shape = {}, .cache = DType::I4});
   return some;
 }
 
