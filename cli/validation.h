@@ -56,6 +56,7 @@ struct Validation {
   std::vector<std::string> warnings;
   std::vector<std::string> commands;  // that made the candidate, where it knows, and this report
   std::string recipe;                 // JSON of the recipe that made the candidate, where it knows
+  std::string quantization_html;      // of the report: what codes make of weights and activations
   std::string machine;                // processor and threads
   std::string version;                // of quern
 

@@ -7,11 +7,16 @@
 #include "calibrate/graph_model.h"
 #include "calibrate/remembered_model.h"
 #include "cli/commands/commands.h"
+#include "cli/files.h"
 #include "cli/format.h"
 #include "cli/loaded_model.h"
 #include "cli/model_facts.h"
 #include "cli/progress.h"
+#include "cli/report/comparison_html.h"
+#include "cli/report/quantization_html.h"
 #include "cli/table.h"
+#include "formats/file/atomic_file.h"
+#include "passes/quantize/kv_cache.h"
 
 namespace quern::cli {
 namespace {
@@ -27,7 +32,13 @@ void declare(OptionSet& options) {
       .text("tokenizer", "FILE", "a tokenizer.json for text; default: the original's own")
       .integer("context", "N", {1, 1e9}, "score windows of N tokens; default: 256, or the models' context")
       .integer("samples", "N", {1, 1e12}, "use the first N windows alone; default: all")
+      .choice("kv", passes::KvCachePass::choices(),
+              "how each candidate keeps keys and values; default: as converted, else fp32")
       .integer("threads,t", "N", {1, 1024}, "processor threads; default: one for each physical core")
+      .section("Results")
+      .text("report", "FILE.html",
+            "write one self-contained page: accuracy against size, and how each was made")
+      .text("sensitivity", "FILE.json", "what quern sensitivity -o wrote, for the report")
       .example("quern compare model.onnx int8.quern int4.quern int3.quern --data heldout.txt",
                "sizes, perplexities and KL divergences side by side");
 }
@@ -37,11 +48,14 @@ struct Scored {
   std::unique_ptr<runtime::Session> session;
   std::unique_ptr<calibrate::ScoredModel> scored;
 
-  Scored(const std::string& path, const Arguments& arguments, Console& console) {
+  Scored(const std::string& path, const Arguments& arguments, Console& console,
+         std::optional<DType> cache = {}) {
     model = load_model(path, arguments.text("tokenizer"), console);
     if (model.is_decoder()) {
       const runtime::SessionOptions options{
-          .threads = static_cast<int>(arguments.integer("threads").value_or(0)), .max_rows = 256};
+          .threads = static_cast<int>(arguments.integer("threads").value_or(0)),
+          .cache_dtype = cache,
+          .max_rows = 256};
       session = std::make_unique<runtime::Session>(model.program, options);
       scored = calibrate::make_decoder_model(*session);
     } else {
@@ -50,12 +64,7 @@ struct Scored {
   }
 };
 
-struct Line {
-  std::string path;
-  int64_t bytes = 0;
-  double bits = 0;
-  Comparison comparison;
-};
+using Line = ComparedModel;
 
 nlohmann::ordered_json to_json(const Line& line) {
   const Comparison& c = line.comparison;
@@ -104,6 +113,8 @@ void print(const std::string& original, int64_t bytes, const std::vector<Line>& 
 ExitStatus run(const Arguments& arguments, Console& console) {
   const std::optional<std::string> data_path = arguments.text("data");
   if (!data_path) throw UsageError("missing --data FILE: held-out text or .jsonl rows");
+  if (arguments.given("sensitivity") && !arguments.given("report"))
+    throw UsageError("--sensitivity is for the page of --report FILE.html");
   Scored original(arguments.text_of("ORIGINAL"), arguments, console);
   const calibrate::TokenData data = calibrate::TokenData::load(
       *data_path, {.tokenizer = original.model.tokenizer ? &*original.model.tokenizer : nullptr});
@@ -116,7 +127,7 @@ ExitStatus run(const Arguments& arguments, Console& console) {
   options.threads = static_cast<int>(arguments.integer("threads").value_or(0));
   std::vector<Line> lines;
   for (const std::string& path : arguments.list("CANDIDATE")) {
-    Scored candidate(path, arguments, console);
+    Scored candidate(path, arguments, console, cache_dtype(arguments));
     Progress progress(console, "scoring");
     progress.describe(one_line(path));
     options.progress = [&](int64_t done, int64_t total) {
@@ -126,9 +137,19 @@ ExitStatus run(const Arguments& arguments, Console& console) {
     lines.push_back({.path = path,
                      .bytes = candidate.model.file.size_bytes,
                      .bits = facts_of(*candidate.model.file.graph).bits_per_weight(),
+                     .recipe = candidate.model.file.recipe,
                      .comparison = with_context("comparing '" + path + "'", [&] {
                        return calibrate::compare(reference, *candidate.scored, data, options);
                      })});
+  }
+  if (const auto path = arguments.text("report")) {
+    ComparisonReport report{.original = arguments.text_of("ORIGINAL"),
+                            .original_bytes = original.model.file.size_bytes,
+                            .data = *data_path,
+                            .candidates = lines};
+    if (const auto file = arguments.text("sensitivity"))
+      report.sensitivity_html = report::sensitivity_section(read_input(*file), *file);
+    write_file(*path, to_html(report));
   }
   if (console.json()) {
     nlohmann::ordered_json object = {

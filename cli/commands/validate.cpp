@@ -11,14 +11,17 @@
 #include "cli/commands/commands.h"
 #include "cli/diagnosis.h"
 #include "cli/exit_options.h"
+#include "cli/files.h"
 #include "cli/format.h"
 #include "cli/loaded_model.h"
 #include "cli/machine_name.h"
 #include "cli/progress.h"
+#include "cli/report/quantization_html.h"
 #include "cli/shell_words.h"
 #include "cli/validation.h"
 #include "cli/version.h"
 #include "formats/file/atomic_file.h"
+#include "passes/quantize/kv_cache.h"
 #include "runtime/generate/sampler.h"
 
 namespace quern::cli {
@@ -52,9 +55,14 @@ void declare(OptionSet& options) {
   declare_exit_options(options);
   options.section("Results")
       .text("report", "FILE.html", "write one self-contained page with plots")
+      .text("calibration", "TABLE.json",
+            "of quern calibrate: the report shows activations and where they are cut off")
+      .text("sensitivity", "FILE.json", "of quern sensitivity -o, for the report")
       .flag("record", "keep the figures in the candidate, an artifact (attachment validation.json)")
       .flag("no-speed", "do not measure decoding speed")
       .section("How")
+      .choice("kv", passes::KvCachePass::choices(),
+              "how the candidate keeps keys and values; default: as converted, else fp32")
       .integer("threads,t", "N", {1, 1024}, "processor threads; default: one for each physical core")
       .example("quern validate model.onnx model.quern --data heldout.txt --max-ppl-increase 1%",
                "compares both on a text; status 1 if the perplexity rose by more than 1%")
@@ -73,15 +81,18 @@ struct Side {
   std::unique_ptr<calibrate::ScoredModel> scored;
 };
 
+// `cache`: how the candidate is to keep keys and values; the original keeps them as they are.
 Side open_side(const std::string& path, const Arguments& arguments, Console& console,
-               const std::optional<runtime::ExitRule>& exits = {}) {
+               std::optional<DType> cache = {}, const std::optional<runtime::ExitRule>& exits = {}) {
   Side side;
   side.model = load_model(path, arguments.text("tokenizer"), console);
   if (exits && !side.model.is_decoder()) throw UsageError("--exit is for decoders");
   if (exits) prepare_exits(*exits, side.model);
   if (side.model.is_decoder()) {
     const runtime::SessionOptions options{
-        .threads = static_cast<int>(arguments.integer("threads").value_or(0)), .max_rows = 256};
+        .threads = static_cast<int>(arguments.integer("threads").value_or(0)),
+        .cache_dtype = cache,
+        .max_rows = 256};
     side.session = std::make_unique<runtime::Session>(side.model.program, options);
     if (exits) {
       side.exits = std::make_unique<runtime::EarlyExitDecoder>(*side.session, *side.model.file.graph, *exits);
@@ -275,7 +286,7 @@ std::string command_line(const Arguments& arguments) {
   std::vector<std::string> words = {"quern", "validate", arguments.text_of("ORIGINAL"),
                                     arguments.text_of("CANDIDATE")};
   for (const char* name : {"data", "tokenizer", "context", "stride", "samples", "max-ppl-increase", "max-kl",
-                           "min-top1", "max-accuracy-drop", "min-sqnr", "threads"}) {
+                           "min-top1", "max-accuracy-drop", "min-sqnr", "kv", "threads"}) {
     if (!arguments.given(name)) continue;
     words.push_back(std::string("--") + name);
     words.push_back(arguments.text_of(name));
@@ -297,6 +308,17 @@ std::vector<std::string> commands_of(const Arguments& arguments, const ModelFile
   return commands;
 }
 
+std::string quantization_html(const Arguments& arguments, const Side& reference, const Side& candidate) {
+  const Graph& graph = *candidate.model.file.graph;
+  std::string text = report::weight_histograms(*reference.model.file.graph, graph);
+  if (const auto path = arguments.text("calibration"))
+    text +=
+        report::activation_histograms(calibrate::CalibrationTable::parse(read_input(*path), *path), graph);
+  if (const auto path = arguments.text("sensitivity"))
+    text += report::sensitivity_section(read_input(*path), *path);
+  return text;
+}
+
 void record(const Validation& validation, const ModelFile& candidate) {
   artifact::set_attachment(candidate.path, artifact::kValidation, to_json(validation).dump(2) + "\n");
 }
@@ -304,8 +326,13 @@ void record(const Validation& validation, const ModelFile& candidate) {
 ExitStatus run(const Arguments& arguments, Console& console) {
   if (!arguments.given("data"))
     throw UsageError("missing --data FILE: held-out text, .jsonl rows, or arrays");
+  for (const char* option : {"calibration", "sensitivity"}) {
+    if (arguments.given(option) && !arguments.given("report"))
+      throw UsageError(std::string("--") + option + " is for the page of --report FILE.html");
+  }
   Side reference = open_side(arguments.text_of("ORIGINAL"), arguments, console);
-  Side candidate = open_side(arguments.text_of("CANDIDATE"), arguments, console, exit_rule(arguments));
+  Side candidate = open_side(arguments.text_of("CANDIDATE"), arguments, console, cache_dtype(arguments),
+                             exit_rule(arguments));
   if (arguments.flag("record") && !candidate.model.file.is_artifact()) {
     throw UsageError("--record is for artifacts; '" + candidate.model.file.path.string() + "' is none");
   }
@@ -331,7 +358,10 @@ ExitStatus run(const Arguments& arguments, Console& console) {
   add_thresholds(validation, arguments);
   for (const std::string& warning : validation.warnings) console.warn(warning);
   if (arguments.flag("record")) record(validation, candidate.model.file);
-  if (const auto path = arguments.text("report")) write_file(*path, to_html(validation));
+  if (const auto path = arguments.text("report")) {
+    validation.quantization_html = quantization_html(arguments, reference, candidate);
+    write_file(*path, to_html(validation));
+  }
   if (console.json()) {
     nlohmann::ordered_json object = to_json(validation);
     if (candidate.exits) object["exits"] = exit_json(candidate.exits->statistics());

@@ -13,6 +13,7 @@ struct Axes {
   int width = 460;
   int height = 240;
   bool log_x = false;  // x values are powers of ten: 2 is shown as 100
+  bool log_y = false;  // likewise
   bool y_from_zero = true;
 };
 
@@ -35,6 +36,15 @@ struct Line {
   std::vector<std::pair<double, double>> points;
 };
 std::string line_plot(const Axes& axes, const std::vector<Line>& lines);
+
+struct Point {
+  double x;
+  double y;
+  std::string label;  // beside the point
+  std::string hint;   // shown under the pointer
+};
+// Points, joined by a line where none is below and to the left of them: what is worth choosing.
+std::string scatter_plot(const Axes& axes, const std::vector<Point>& points);
 
 struct Segment {
   std::string name;

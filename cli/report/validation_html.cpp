@@ -3,6 +3,7 @@
 
 #include "cli/diagnosis.h"
 #include "cli/format.h"
+#include "cli/report/page.h"
 #include "cli/report/svg.h"
 #include "cli/validation.h"
 #include "ir/error.h"
@@ -11,10 +12,7 @@ namespace quern::cli {
 namespace {
 
 using report::escape;
-
-constexpr const char* kStyle =
-#include "cli/report/page.css.inc"
-    ;
+using report::figure;
 
 std::string interval_note(const std::optional<calibrate::Interval>& interval, std::string (*shown)(double)) {
   if (!interval) return "";
@@ -128,12 +126,6 @@ std::string outputs_table(const Validation& v) {
                 format_number(output.cosine, 6));
   }
   return text + "</table>\n";
-}
-
-std::string figure(const std::string& title, const std::string& reading, const std::string& plot) {
-  if (plot.empty()) return "";
-  return "<figure><figcaption>" + title + "<span>" + reading + "</span></figcaption>\n" + plot +
-         "</figure>\n";
 }
 
 // Below this a divergence is the rounding of the comparison itself.
@@ -326,18 +318,15 @@ std::string reproduce(const Validation& v) {
 }  // namespace
 
 std::string to_html(const Validation& v) {
-  std::string text = concat(
-      "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>Validation of ",
-      escape(v.candidate.path), "</title>\n<style>", kStyle, "</style>\n</head>\n<body>\n<main>\n");
+  std::string text;
   text += "<h1>" + escape(v.candidate.path) + "</h1>\n<p class=\"soft\">against " + escape(v.reference.path) +
           ", on " + escape(v.data_path) + "</p>\n" + verdict(v);
   for (const std::string& warning : v.warnings) text += "<p class=\"warn\">" + escape(warning) + "</p>\n";
   text += "<div class=\"tiles\">" + tiles(v) + "</div>\n" + summary_table(v);
   text += !v.tensors ? "<h2>Agreement</h2>\n" + agreement_table(v) : "<h2>Outputs</h2>\n" + outputs_table(v);
-  text += "<h2>In pictures</h2>\n" + figures(v) + diagnosis_html(v) + "<h2>Weights</h2>\n" +
-          weights_table(v) + protocol(v) + reproduce(v);
-  return text + "</main>\n</body>\n</html>\n";
+  text += "<h2>In pictures</h2>\n" + figures(v) + diagnosis_html(v) + v.quantization_html +
+          "<h2>Weights</h2>\n" + weights_table(v) + protocol(v) + reproduce(v);
+  return report::page("Validation of " + v.candidate.path, text);
 }
 
 }  // namespace quern::cli

@@ -71,6 +71,86 @@ TEST_F(Calibrate, EightBitActivationsCostLittle) {
   EXPECT_LT(kl(both), 0.02);
 }
 
+TEST_F(Calibrate, ActivationsOfEveryKind) {
+  const auto cost = [&](std::vector<std::string> options) {
+    options.insert(options.end(), {"--calibration-data", seen()});
+    options.insert(options.end(), kFew.begin(), kFew.end());
+    convert("x.quern", options);
+    return kl(validate("x.quern"));
+  };
+  const double weights = cost({"--weights", "int8"});
+  const double plain = cost({"--activations", "static"});
+  EXPECT_GT(plain, weights);
+  EXPECT_LT(plain, 0.05);
+  EXPECT_LT(cost({"--activations", "static", "--method", "smooth"}), plain);
+  EXPECT_LT(cost({"--activations", "static", "--activation-codes", "uint8-asymmetric"}), 0.05);
+  EXPECT_LT(cost({"--activations", "static", "--activation-clip", "percentile:99.99"}), 0.05);
+  for (const char* dynamic : {"dynamic-token", "dynamic-tensor"}) {
+    const double each = cost({"--activations", dynamic});
+    EXPECT_GT(each, weights) << dynamic;
+    EXPECT_LT(each, plain) << dynamic;
+  }
+}
+
+TEST_F(Calibrate, AwqLowersTheDivergenceOfFourBits) {
+  convert("rtn.quern", {"--weights", "int4"});
+  std::vector<std::string> options = {"--weights", "int4", "--method", "awq", "--calibration-data", seen()};
+  options.insert(options.end(), kFew.begin(), kFew.end());
+  convert("awq.quern", options);
+  options[3] = "awq+gptq";
+  convert("both.quern", options);
+  const double rounded = kl(validate("rtn.quern")), awq = kl(validate("awq.quern"));
+  EXPECT_LT(awq, 0.9 * rounded);
+  EXPECT_LT(kl(validate("both.quern")), 0.9 * awq);
+}
+
+TEST_F(Calibrate, KeysAndValuesOfFewerBits) {
+  convert("plain.quern", {"--weights", "fp32"});
+  convert("kv.quern", {"--weights", "fp32", "--kv", "int8"});
+  const double half = kl(validate("plain.quern", {"--kv", "fp16"}));
+  const double eight = kl(validate("kv.quern"));
+  const double four = kl(validate("kv.quern", {"--kv", "int4"}));
+  EXPECT_EQ(kl(validate("kv.quern", {"--kv", "fp32"})), 0);
+  EXPECT_GT(half, 0);
+  EXPECT_LT(half, eight);
+  EXPECT_LT(eight, 1e-3);
+  EXPECT_LT(eight, four);
+  EXPECT_LT(four, 0.05);
+  const ProgramResult text =
+      quern({"generate", file("kv.quern"), "-p", "Alice", "-n", "8", "--kv", "int4", "-q"});
+  EXPECT_EQ(text.status, 0) << text.err;
+}
+
+TEST_F(Calibrate, PagesShowHowItCameAbout) {
+  convert("int8.quern", {"--activations", "dynamic"});
+  convert("int4.quern", {"--weights", "int4"});
+  ASSERT_EQ(quern({"calibrate", example("model.onnx"), "--data", seen(), "--quiet", "--samples", "4",
+                   "--context", "64", "-o", file("table.json")})
+                .status,
+            0);
+  ASSERT_EQ(quern({"sensitivity", example("model.onnx"), "--data", seen(), "--quiet", "--samples", "1",
+                   "--context", "32", "--format", "int4", "-o", file("sensitivity.json")})
+                .status,
+            0);
+  validate("int4.quern", {"--layers", "--diagnosis-windows", "1", "--report", file("one.html"),
+                          "--calibration", file("table.json"), "--sensitivity", file("sensitivity.json")});
+  quern_json({"compare", example("model.onnx"), file("int8.quern"), file("int4.quern"), "--data", unseen(),
+              "--quiet", "--report", file("all.html"), "--sensitivity", file("sensitivity.json")});
+  const std::string one = read_all(file("one.html")), all = read_all(file("all.html"));
+  for (const char* part :
+       {"Weights and their codes", "Activations", "Sensitivity", "Layer by layer", "recipe.json"})
+    EXPECT_NE(one.find(part), std::string::npos) << part;
+  for (const char* part : {"Accuracy against size", "int8.quern", "int4.quern", "Sensitivity", "Recipes"})
+    EXPECT_NE(all.find(part), std::string::npos) << part;
+  for (const std::string& page : {one, all}) {
+    EXPECT_EQ(page.find("<script"), std::string::npos);
+    EXPECT_EQ(page.find("nan"), std::string::npos);
+  }
+  expect_refused(quern({"compare", example("model.onnx"), file("int4.quern"), "--data", unseen(), "--quiet",
+                        "--report", file("x.html"), "--sensitivity", file("table.json")}),
+                 3, {"table.json", "sensitivity"});
+}
+
 TEST_F(Calibrate, ShardsAndATableGiveImportance) {
   const std::vector<std::string> base = {
       "calibrate", example("model.onnx"), "--data", seen(), "--quiet", "--samples", "12", "--context", "64"};
