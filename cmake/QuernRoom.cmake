@@ -12,6 +12,8 @@ target_link_libraries(quern_flags INTERFACE quern_headers)
 target_compile_options(quern_flags INTERFACE -Wall -Wextra -Wno-missing-field-initializers)
 # g++ 12 sees an overlap in `"text" + std::string` that is not there (GCC bug 105651).
 target_compile_options(quern_flags INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
+# g++ collects its garbage less often: a tenth of the time to compile, for up to 600 MB of memory a compiler.
+target_compile_options(quern_flags INTERFACE $<$<CXX_COMPILER_ID:GNU>:--param=ggc-min-heapsize=600000>)
 if(QUERN_WERROR)
   target_compile_options(quern_flags INTERFACE -Werror)
 endif()

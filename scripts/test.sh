@@ -9,8 +9,8 @@ cd "$(dirname "$0")/.."
 
 mode=${1:-}
 # Said in full, since a build folder keeps what an earlier configuration (scripts/demo.sh's, say) left out.
-options=(-DQUERN_TESTS=ON -DQUERN_BENCH=ON -DQUERN_WERROR=OFF)
-[ "${CI:-}" = true ] && options+=(-DQUERN_WERROR=ON)
+options=(-DQUERN_TESTS=ON -DQUERN_BENCH=ON -DQUERN_WERROR=OFF -DQUERN_TEST_PCH=OFF)
+[ "${CI:-}" = true ] && options+=(-DQUERN_WERROR=ON -DQUERN_TEST_PCH=ON)
 case "$mode" in
   "") preset=release ;;
   --asan) preset=asan ;;
