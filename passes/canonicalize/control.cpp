@@ -11,6 +11,10 @@ bool named(const std::string& name, std::initializer_list<std::string_view> word
                      [&](std::string_view word) { return name.find(word) != std::string::npos; });
 }
 
+bool is_of_encoder(const std::string& name) {
+  return named(name, {"encoder", "cross"});
+}
+
 const std::set<std::string_view> kRandom = {"RandomNormal",      "RandomNormalLike", "RandomUniform",
                                             "RandomUniformLike", "Multinomial",      "Bernoulli"};
 
@@ -19,6 +23,7 @@ const std::set<std::string_view> kRandom = {"RandomNormal",      "RandomNormalLi
 InputRole role_of(const Value& input) {
   const std::string& name = input.name();
   const bool numbers = is_floating(input.dtype());
+  if (is_of_encoder(name)) return InputRole::Other;
   if (named(name, {"mask"})) return InputRole::Mask;
   if (numbers) {
     const bool deep = input.has_shape() && input.shape().size() >= 3;
@@ -27,6 +32,12 @@ InputRole role_of(const Value& input) {
   if (named(name, {"position"})) return InputRole::Positions;
   if (named(name, {"use_cache", "branch", "logits_to_keep"})) return InputRole::Flag;
   return InputRole::Ids;
+}
+
+bool reads_encoder(const Graph& graph) {
+  const auto& inputs = graph.inputs();
+  return std::any_of(inputs.begin(), inputs.end(),
+                     [](const Value* input) { return is_of_encoder(input->name()); });
 }
 
 ControlValues::ControlValues(const Graph& graph) {

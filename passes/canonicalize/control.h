@@ -20,8 +20,13 @@ enum class InputRole { Ids, Mask, Positions, Past, Flag, Other };
 
 // By type and name: floating inputs of rank 4 or more that are named for a past, a cache or a state are Past,
 // other floating ones Other (data); of the integer and boolean ones, those named for a mask are Mask, for
-// positions Positions, for a branch or cache flag Flag; the rest are Ids.
+// positions Positions, for a branch or cache flag Flag; the rest are Ids. What comes from an encoder has
+// lengths of its own: its mask, and the keys and values of cross-attention, are Other.
 InputRole role_of(const Value& input);
+
+// Whether the graph is the decoder of an encoder-decoder: an input is named for an encoder or
+// cross-attention.
+bool reads_encoder(const Graph& graph);
 
 // Tells control values from data. A value is control if it is computed from constants and from inputs of role
 // Mask, Positions and Flag alone; what it takes only the shape of does not count, and neither does what

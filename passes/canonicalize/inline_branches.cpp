@@ -17,6 +17,8 @@ std::optional<bool> condition_of(const Node& node) {
   if (const auto constant = constant_scalar(condition)) return *constant != 0;
   const bool input = condition->producer() == nullptr && condition->graph() == node.graph() &&
                      node.graph()->parent() == nullptr;
+  // The branch with a past takes the encoder's keys and values for computed, those of an empty past included.
+  if (input && reads_encoder(*node.graph())) return std::nullopt;
   if (input && condition->dtype() == DType::Bool && role_of(*condition) == InputRole::Flag) return true;
   return std::nullopt;
 }

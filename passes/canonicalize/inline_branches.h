@@ -10,7 +10,9 @@ namespace quern::passes {
 //         merged decoders are told whether there is a past ("use_cache_branch")
 // After:  the nodes and constants of the branch taken, names kept where they are free; in the second case the
 //         branch with the past, which serves an empty one too. The graph input stays, unused.
-// If:     the branch has no sub-graphs of its own.
+// If:     the branch has no sub-graphs of its own. Not in the second case the decoder of an encoder-decoder:
+// with a past,
+//         it does not look at the encoder's states any more.
 class InlineBranches : public Pass {
  public:
   InlineBranches();

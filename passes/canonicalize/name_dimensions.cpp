@@ -27,6 +27,10 @@ Dim renamed(const Dim& dim, const Dim& wanted) {
   return dim.is_constant() ? dim : wanted;
 }
 
+bool is_input_ids(const Value& input) {
+  return input.name().find("input_ids") != std::string::npos;
+}
+
 class Renaming {
  public:
   Renaming(Graph& graph, const TransformerInputs& inputs) : rewriter_(graph), inputs_(inputs) {}
@@ -78,9 +82,10 @@ std::optional<TransformerInputs> transformer_inputs(const Graph& graph) {
     if (slot == nullptr) continue;
     if (*slot == nullptr) {
       *slot = input;
-    } else if (role != InputRole::Ids || input->name().find("input_ids") == std::string::npos) {
-      if (role != InputRole::Ids) return std::nullopt;  // two masks: an encoder-decoder
-    } else {
+    } else if (role != InputRole::Ids || is_input_ids(**slot)) {
+      // Two masks or two texts: an encoder-decoder.
+      if (role != InputRole::Ids || is_input_ids(*input)) return std::nullopt;
+    } else if (is_input_ids(*input)) {
       *slot = input;  // beside token types and the like
     }
   }

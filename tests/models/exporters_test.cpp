@@ -73,8 +73,12 @@ const Family kDecoders[] = {
     {.name = "genai_phi3_fp32"},
     {.name = "genai_phi3_long_fp32"},
     {.name = "genai_qwen3_fp32"},
+    {.name = "dynamo_gemma3", .windows = {5, 0}},
+    {.name = "dynamo_gpt2", .rotaries = 0},
     {.name = "dynamo_qwen3"},
     {.name = "script_llama_14"},
+    {.name = "script_gpt2_13", .rotaries = 0},
+    {.name = "script_gemma3_17", .windows = {5, 0}},
 };
 
 INSTANTIATE_TEST_SUITE_P(Exporters, ExporterEncoderTest,

@@ -41,12 +41,21 @@ TEST_P(PlainModelTest, ComputesTheSameAfterAllPasses) {
   const std::filesystem::path file = source_path("tests/models/plain") / GetParam();
   const auto [graph, notes] = prepare(file);
   EXPECT_FALSE(passes::is_decoder(*graph));
+  std::map<std::string, int> count;
+  for (const Graph* each : passes::all_graphs(*graph)) {
+    for (const Node* node : each->nodes()) ++count[node->op()];
+  }
+  EXPECT_GT(count["Attention"], 0) << to_text(*graph);
+  EXPECT_GT(count["Linear"], 0) << to_text(*graph);
+  EXPECT_EQ(count["Softmax"], 0) << to_text(*graph);
   expect_calls(*graph, record_of(file));
 }
 
 INSTANTIATE_TEST_SUITE_P(Plain, PlainModelTest,
                          testing::Values("deberta", "deberta_v2", "albert", "mpnet", "clip", "t5_encoder",
-                                         "bart_encoder", "marian_encoder", "whisper_encoder"),
+                                         "t5_decoder", "t5_first", "t5_next", "bart_encoder", "bart_decoder",
+                                         "marian_encoder", "marian_decoder", "whisper_encoder",
+                                         "whisper_decoder"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

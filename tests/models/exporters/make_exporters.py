@@ -114,7 +114,7 @@ class WithPast(torch.nn.Module):
         return (result.logits, *present)
 
 
-SMALLER = {"gpt2": dict(n_positions=24), "gemma3": dict(intermediate_size=16)}
+SMALLER = {"gpt2": dict(n_positions=24, n_embd=16, n_head=2), "gemma3": dict(intermediate_size=16)}
 
 
 def make_script(name, target):
