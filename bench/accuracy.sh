@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # The rows of docs/accuracy.md: converts a model by every scheme and compares all of them with the original.
-#   [WINDOWS=N] [ROWS=REGEX] bench/accuracy.sh MODEL_DIR TEXT CALIBRATION [QUERN]
-# MODEL_DIR holds model.onnx and tokenizer.json; TEXT is held out, the first N windows of it are scored, or all; CALIBRATION
-# is other text or .jsonl, such as what the model was trained on. ROWS: only the rows whose name has a match.
+#   bench/accuracy.sh MODEL_DIR TEXT CALIBRATION [QUERN]
+# MODEL_DIR holds model.onnx and tokenizer.json; TEXT is held out; CALIBRATION is other text or .jsonl, such as what the
+# model was trained on. In the environment: WINDOWS=N scores the first N windows of TEXT alone, ROWS=REGEX takes the rows
+# whose name has a match, CALIBRATION_WINDOWS (64) and CALIBRATION_CONTEXT (256) say how much of CALIBRATION is seen.
 set -euo pipefail
 model=$1 text=$2 calibration=$3 quern=${4:-build/cli/quern}
 work=$(mktemp -d)
@@ -17,7 +18,8 @@ row() {
   names+=("$name")
   "$quern" convert "$model/model.onnx" -o "${files[-1]}" --quiet "$@"
 }
-data=(--calibration-data "$calibration" --calibration-samples 64)
+data=(--calibration-data "$calibration" --calibration-samples "${CALIBRATION_WINDOWS:-64}"
+  --calibration-context "${CALIBRATION_CONTEXT:-256}")
 gptq=(--method gptq "${data[@]}")
 
 for weights in fp32 fp16 bf16 fp8-e4m3 fp8-e5m2; do row "$weights" --weights "$weights"; done
