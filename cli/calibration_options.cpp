@@ -9,7 +9,8 @@ namespace quern::cli {
 
 void declare_calibration_options(OptionSet& options) {
   options.section("Calibration")
-      .text("calibration", "TABLE.json", "what quern calibrate observed of the model, for lsq")
+      .text("calibration", "TABLE.json",
+            "what quern calibrate observed of the model, for lsq, smooth and awq")
       .text("calibration-data", "FILE",
             "data to see activations of, unlike the data to validate with: text, or .jsonl with {\"text\": "
             "...} "

@@ -50,8 +50,11 @@ std::string weights_text(const Conversion& conversion) {
     const double bits =
         8.0 * static_cast<double>(sum.bytes) / static_cast<double>(std::max<int64_t>(1, sum.elements));
     const bool exact = !std::isfinite(sum.error.sqnr_db());
+    // Codes that came with the model, or from a method that found them by the error of outputs, were compared
+    // with no floats here.
+    const bool coded = exact && bits < 16;
     table.add_row({format, format_grouped(sum.tensors), format_count(static_cast<double>(sum.elements)),
-                   format_fixed(bits, 2), sqnr_text(sum.error.sqnr_db()),
+                   format_fixed(bits, 2), coded ? "-" : sqnr_text(sum.error.sqnr_db()),
                    exact ? "" : sqnr_text(sum.worst->error.sqnr_db()) + " " + one_line(sum.worst->name)});
   }
   return table.empty() ? "" : "\n" + table.to_string();

@@ -95,7 +95,7 @@ void diagnose(const Arguments& arguments, const LoadedModel& reference, const Lo
   options.max_perplexity_increase = arguments.number("max-ppl-increase").value_or(-1);
   if (options.max_kl < 0 && options.max_perplexity_increase < 0)
     throw UsageError("--find-culprit needs to know what is to be met: --max-kl or --max-ppl-increase");
-  Progress progress(console, "culprits", 1000, "per mille");
+  Progress progress(console, "culprits", 1000, kPerMille);
   options.progress = [&](const std::string& what, double fraction) {
     progress.describe(what);
     progress.update(static_cast<int64_t>(fraction * 1000));

@@ -1,6 +1,7 @@
 #include "cli/exit_options.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "cli/files.h"
@@ -107,6 +108,12 @@ std::optional<ExitRule> exit_rule(const Arguments& arguments) {
       throw UsageError("--exit " + one_line(*text) + ": a threshold from 0 to 1 was expected");
     rule = {.confidence = *confidence, .threshold = *threshold};
   } else {
+    std::error_code ignored;
+    if (!std::filesystem::exists(*text, ignored)) {
+      throw UsageError("--exit " + one_line(*text) +
+                       ": neither a rule with its threshold (margin:T, max-probability:T, entropy:T, "
+                       "saturation:T, classifier:T, fixed:K) nor a file");
+    }
     rule = read_rule(*text);
   }
   if (arguments.given("exit-decay")) rule.decay = arguments.number_of("exit-decay");

@@ -4,6 +4,9 @@
 #include <cstdio>
 #include <cstring>
 
+#include <unistd.h>
+
+#include "cli/console.h"
 #include "formats/file/mapped_file.h"
 #include "ir/error.h"
 
@@ -44,6 +47,21 @@ std::string read_input(const std::filesystem::path& path) {
   }
   const auto file = MappedFile::open(path);
   return {reinterpret_cast<const char*>(file->bytes().data()), file->bytes().size()};
+}
+
+void check_outputs(const Arguments& arguments) {
+  for (const char* option : {"output", "report"}) {
+    if (!arguments.given(option)) continue;
+    const std::filesystem::path path = arguments.text_of(option);
+    std::error_code ignored;
+    const bool folder = std::filesystem::is_directory(path, ignored);
+    if (folder) throw_error(ErrorCode::Io, "cannot create '", one_line(path.string()), "': it is a folder");
+    if (std::filesystem::exists(path, ignored) && !std::filesystem::is_regular_file(path, ignored)) continue;
+    const std::filesystem::path parent = path.has_parent_path() ? path.parent_path() : ".";
+    if (::access(parent.c_str(), W_OK) != 0) {
+      throw_error(ErrorCode::Io, "cannot create '", one_line(path.string()), "': ", std::strerror(errno));
+    }
+  }
 }
 
 std::optional<std::string> prompt_text(const Arguments& arguments) {

@@ -14,6 +14,10 @@ namespace quern::cli {
 // All of a file; "-": of standard input. Throws Error{Io}.
 std::string read_input(const std::filesystem::path& path);
 
+// That files can be made where --output and --report say, before long work is done for them: throws
+// Error{Io}.
+void check_outputs(const Arguments& arguments);
+
 // The text given by --prompt or --prompt-file, if either is. Throws UsageError for both.
 std::optional<std::string> prompt_text(const Arguments& arguments);
 

@@ -53,7 +53,13 @@ void check_value(const OptionSpec& spec, const std::string& text) {
     usage_error(option, " takes ", all, ", not '", text, "'");
   }
   if (spec.kind == Kind::Share) {
-    if (!parse_share(text)) usage_error(option, " takes a share such as 1% or 0.01, not '", text, "'");
+    const std::optional<double> share = parse_share(text);
+    if (!share) usage_error(option, " takes a share such as 1% or 0.01, not '", text, "'");
+    if (*share > 1 && !text.ends_with('%')) {
+      // Nearly everyone who writes 5 means 5%, and a gate of 500% lets everything pass.
+      usage_error(option, " takes a share such as 1% or 0.01; '", text, "' would be ", *share * 100,
+                  "%: write ", text, "% or ", *share * 100, "%");
+    }
     return;
   }
   const bool integer = spec.kind == Kind::Integer;

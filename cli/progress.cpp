@@ -58,6 +58,8 @@ void Progress::describe(std::string what) {
 }
 
 std::string Progress::numbers() const {
+  // Work of unequal steps is told in shares of it.
+  if (unit_ == kPerMille && total_ == 1000) return format_percent(static_cast<double>(done_) / 1000, 1);
   std::string text =
       total_ > 0 ? std::to_string(done_) + "/" + std::to_string(total_) : std::to_string(done_);
   if (!unit_.empty()) text += " " + unit_;

@@ -9,6 +9,9 @@
 
 namespace quern::cli {
 
+// Unit of progress whose total is 1000, shown as percent.
+inline constexpr const char* kPerMille = "per mille";
+
 // On a terminal a bar that is redrawn in place and goes away at the end; elsewhere a plain line now and then;
 // nothing at all where the console is quiet. Everything goes to standard error. Not thread-safe.
 class Progress {

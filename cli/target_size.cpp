@@ -191,7 +191,7 @@ void choose_formats(const Arguments& arguments, const ModelFile& model, const ca
   few.windows.resize(std::min(few.windows.size(), kWindows));
   std::vector<TensorSensitivity> tensors;
   {
-    Progress progress(console, "sensitivity", 1000, "per mille");
+    Progress progress(console, "sensitivity", 1000, kPerMille);
     options.progress = [&](const std::string& what, double fraction) {
       progress.describe(what);
       progress.update(static_cast<int64_t>(fraction * 1000));

@@ -187,7 +187,7 @@ FoundTokenizer find_tokenizer(const path& where) {
   const bool is_folder = std::filesystem::is_directory(where, ignored);
   if (!is_folder && artifact::is_artifact(where)) {
     if (auto found = tokenizer_in(artifact::Artifact::open(where))) return *std::move(found);
-    throw_error(ErrorCode::Io, "the artifact '", where.string(), "' has no tokenizer inside");
+    throw_error(ErrorCode::BadData, "the artifact '", where.string(), "' has no tokenizer inside");
   }
   if (!is_folder && where.extension() != ".onnx") return read_tokenizer(where);
   const auto file = tokenizer_file_in(is_folder ? std::vector{where} : folders_of(where));

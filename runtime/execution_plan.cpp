@@ -39,6 +39,10 @@ std::string advice(const Node& node) {
   if (lowest > 0) {
     return concat("known from version ", lowest, " on; convert the model to a newer operator set");
   }
+  if (node.domain() == kQuernDomain) {
+    return "only quern's decoder runs it; `quern export --style plain`, nbits or qdq writes standard "
+           "operators";
+  }
   return "no such operator is known; export with another operator set, or replace it by standard operators";
 }
 

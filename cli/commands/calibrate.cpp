@@ -176,6 +176,7 @@ ExitStatus observe(const Arguments& arguments, const std::string& output, Consol
 ExitStatus run(const Arguments& arguments, Console& console) {
   const std::optional<std::string> output = arguments.text("output");
   if (!output) throw UsageError("missing --output FILE.json");
+  check_outputs(arguments);
   if (arguments.text_of("MODEL") == "merge") return merge(arguments, *output, console);
   return observe(arguments, *output, console);
 }

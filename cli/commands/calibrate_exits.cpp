@@ -124,6 +124,7 @@ void print(const calibrate::ThresholdSearch& search, const calibrate::ThresholdR
 }
 
 ExitStatus run(const Arguments& arguments, Console& console) {
+  check_outputs(arguments);
   const std::optional<std::string> path = arguments.text("data");
   if (!path) throw UsageError("missing --data FILE: text, or .jsonl rows");
   LoadedModel model =

@@ -111,6 +111,7 @@ void print(const std::string& original, int64_t bytes, const std::vector<Line>& 
 }
 
 ExitStatus run(const Arguments& arguments, Console& console) {
+  check_outputs(arguments);
   const std::optional<std::string> data_path = arguments.text("data");
   if (!data_path) throw UsageError("missing --data FILE: held-out text or .jsonl rows");
   if (arguments.given("sensitivity") && !arguments.given("report"))

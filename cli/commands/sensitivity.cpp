@@ -4,6 +4,7 @@
 
 #include "cli/calibration_options.h"
 #include "cli/commands/commands.h"
+#include "cli/files.h"
 #include "cli/format.h"
 #include "cli/loaded_model.h"
 #include "cli/progress.h"
@@ -72,6 +73,7 @@ void print(std::vector<TensorSensitivity> tensors, Console& console) {
 }
 
 ExitStatus run(const Arguments& arguments, Console& console) {
+  check_outputs(arguments);
   const std::optional<std::string> data_path = arguments.text("data");
   if (!data_path) throw UsageError("missing --data FILE: text, or .jsonl rows");
   passes::SensitivityOptions options;
@@ -90,7 +92,7 @@ ExitStatus run(const Arguments& arguments, Console& console) {
                                      .seed = arguments.integer_of("seed")});
   std::vector<TensorSensitivity> tensors;
   {
-    Progress progress(console, "measuring", 1000, "per mille");
+    Progress progress(console, "measuring", 1000, kPerMille);
     options.progress = [&](const std::string& what, double fraction) {
       progress.describe(what);
       progress.update(static_cast<int64_t>(fraction * 1000));

@@ -183,6 +183,7 @@ ExitStatus run(const Arguments& arguments, Console& console) {
   if (!exits && arguments.given("layers")) throw UsageError("--layers is for exits");
   const std::optional<std::string> output = arguments.text("output");
   if (!output) throw UsageError("missing -o FILE.safetensors");
+  check_outputs(arguments);
   const auto start = std::chrono::steady_clock::now();
   const LoadedModel model =
       load_decoder(arguments.text_of("MODEL"), arguments.text("tokenizer"), console, "quern train-heads");

@@ -4,6 +4,7 @@
 #include "calibrate/dataset.h"
 #include "calibrate/draft_search.h"
 #include "cli/commands/commands.h"
+#include "cli/files.h"
 #include "cli/format.h"
 #include "cli/loaded_model.h"
 #include "cli/progress.h"
@@ -66,6 +67,7 @@ void print(const calibrate::DraftSearchResult& result, Console& console) {
 }
 
 ExitStatus run(const Arguments& arguments, Console& console) {
+  check_outputs(arguments);
   const std::optional<std::string> path = arguments.text("data");
   if (!path) throw UsageError("missing --data FILE: text, or .jsonl rows");
   const LoadedModel model =

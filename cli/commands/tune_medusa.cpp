@@ -97,6 +97,7 @@ std::string to_text(const calibrate::MedusaChoice& choice, const calibrate::Medu
 }
 
 ExitStatus run(const Arguments& arguments, Console& console) {
+  check_outputs(arguments);
   constexpr int64_t kMost = 64;
   const LoadedModel model =
       load_decoder(arguments.text_of("MODEL"), arguments.text("tokenizer"), console, "quern tune-medusa");

@@ -324,6 +324,7 @@ void record(const Validation& validation, const ModelFile& candidate) {
 }
 
 ExitStatus run(const Arguments& arguments, Console& console) {
+  check_outputs(arguments);
   if (!arguments.given("data"))
     throw UsageError("missing --data FILE: held-out text, .jsonl rows, or arrays");
   for (const char* option : {"calibration", "sensitivity"}) {

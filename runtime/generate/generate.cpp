@@ -32,7 +32,7 @@ class Generation {
     for (size_t i = 0; i < prompts.size(); ++i) {
       streams_[i].prompt = i;
       streams_[i].random = RandomStream(options.sampling.seed, i);
-      writers_.emplace_back(i, options, callback, output_.results[i]);
+      writers_.emplace_back(i, prompts[i], options, callback, output_.results[i]);
       output_.timing.prompt_tokens += static_cast<int64_t>(prompts[i].size());
     }
     chunk_ = options.prefill_chunk > 0 ? options.prefill_chunk : session.options().max_rows;

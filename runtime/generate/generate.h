@@ -23,6 +23,8 @@ class PrefixCache;
 class TextDecoder {
  public:
   virtual ~TextDecoder() = default;
+  // What the ids go on; called once, before all else. The text of a token may depend on its being the first.
+  virtual void begin(std::span<const int64_t> /*prompt*/) {}
   virtual std::string push(int64_t id) = 0;  // the text that `id` completes, often empty within a character
   virtual std::string finish() = 0;          // what is left at the end
 };

@@ -34,9 +34,9 @@ struct SpeculationStatistics {
   int64_t accepted = 0;
   double draft_seconds = 0;  // spent on proposing
   double seconds = 0;        // of all rounds
-  // What a token took in the plain rounds among them, by which the speculative ones are paced; 0 where there
-  // were none.
-  double plain_token_seconds = 0;
+  // Of the rounds among them in which nothing was guessed.
+  int64_t plain_tokens = 0;
+  double plain_seconds = 0;
 
   // Share of the verified tokens that were accepted.
   double acceptance_rate() const {
@@ -48,7 +48,8 @@ struct SpeculationStatistics {
   }
   // Against plain decoding, as the plain rounds in between tell; 0 where there were none.
   double estimated_speedup() const {
-    return seconds > 0 ? plain_token_seconds * static_cast<double>(tokens) / seconds : 0;
+    if (plain_tokens == 0 || seconds <= 0) return 0;
+    return plain_seconds / static_cast<double>(plain_tokens) * static_cast<double>(tokens) / seconds;
   }
   double draft_share() const { return seconds > 0 ? draft_seconds / seconds : 0; }
 };

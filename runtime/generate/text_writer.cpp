@@ -5,10 +5,12 @@
 
 namespace quern::runtime {
 
-TextWriter::TextWriter(size_t prompt, const GenerateOptions& options, const GenerateCallback& callback,
-                       GenerateResult& result)
+TextWriter::TextWriter(size_t prompt, std::span<const int64_t> prompt_ids, const GenerateOptions& options,
+                       const GenerateCallback& callback, GenerateResult& result)
     : prompt_(prompt), options_(options), callback_(callback), result_(result), stop_(options.stop) {
-  if (options.decoder) decoder_ = options.decoder();
+  if (!options.decoder) return;
+  decoder_ = options.decoder();
+  decoder_->begin(prompt_ids);
 }
 
 void TextWriter::accept(std::span<const int64_t> ids) {

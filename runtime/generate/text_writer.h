@@ -14,8 +14,8 @@ namespace quern::runtime {
 // must outlive it.
 class TextWriter {
  public:
-  TextWriter(size_t prompt, const GenerateOptions& options, const GenerateCallback& callback,
-             GenerateResult& result);
+  TextWriter(size_t prompt, std::span<const int64_t> prompt_ids, const GenerateOptions& options,
+             const GenerateCallback& callback, GenerateResult& result);
 
   bool finished() const { return finished_; }
   // In order, until one of them ends the text.

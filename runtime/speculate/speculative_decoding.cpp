@@ -98,6 +98,7 @@ void SpeculativeDecoding::settle(GenerationStream& stream, size_t i) {
 void SpeculativeDecoding::advance(std::span<GenerationStream* const> streams,
                                   std::span<const SequenceStep> company) {
   const double start = pacing_.now();
+  const int64_t speculative_before = statistics_.speculative_rounds;
   pacing_.begin_round(static_cast<int64_t>(streams.size()));
   propose(streams);
   const double proposed = pacing_.now();
@@ -122,7 +123,10 @@ void SpeculativeDecoding::advance(std::span<GenerationStream* const> streams,
   statistics_.seconds += end - start;
   // In company the time says nothing about these streams.
   if (company.empty()) pacing_.end_round(round);
-  statistics_.plain_token_seconds = pacing_.plain_token_seconds();
+  if (statistics_.speculative_rounds == speculative_before) {
+    statistics_.plain_tokens += round.tokens;
+    statistics_.plain_seconds += end - start;
+  }
 }
 
 }  // namespace quern::runtime

@@ -161,5 +161,19 @@ TEST(Inspect, JsonSaysWhatAModelIs) {
   EXPECT_EQ(tensor_bytes, bytes);
 }
 
+// Scoring, calibrating and training take minutes; that their results cannot be kept is said before.
+TEST(BadInput, OutputsThatCannotBeMadeAreRefusedBeforeAllElse) {
+  const std::string none = "/no-such-folder/file";
+  for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
+           {"validate", "absent.onnx", "absent.quern", "--data", "absent.txt", "--report", none},
+           {"compare", "absent.onnx", "absent.quern", "--data", "absent.txt", "--report", none},
+           {"convert", "absent.onnx", "-o", none},
+           {"calibrate", "absent.onnx", "--data", "absent.txt", "-o", none},
+           {"sensitivity", "absent.onnx", "--data", "absent.txt", "-o", none},
+           {"train-heads", "medusa", "absent.quern", "--data", "absent.txt", "-o", none}}) {
+    expect_refused(quern(command), 5, {"cannot create '" + none + "'"});
+  }
+}
+
 }  // namespace
 }  // namespace quern::test

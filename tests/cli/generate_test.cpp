@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 #include "cli/context_bound.h"
 #include "tests/cli/quern_binary.h"
 
@@ -52,6 +54,33 @@ TEST(GenerateCommand, StreamsThePromptAndItsContinuation) {
       quern({"generate", artifact(), "-n", "24", "--no-echo", "-q"}, {.standard_input = kPrompt});
   EXPECT_EQ(bare.out, text + "\n");
   EXPECT_EQ(bare.err, "");
+}
+
+// Decoders of this kind take the space of a text's first word away; the first word generated isn't that.
+TEST(GenerateCommand, KeepsTheSpaceBetweenAPromptAndItsContinuation) {
+  const TempDir folder;
+  nlohmann::ordered_json vocab;
+  for (int i = 0; i < 4096; ++i) vocab["\u2581w" + std::to_string(i)] = i;
+  const nlohmann::ordered_json metaspace = {
+      {"type", "Metaspace"}, {"replacement", "\u2581"}, {"prepend_scheme", "always"}, {"split", true}};
+  const nlohmann::ordered_json tokenizer = {
+      {"version", "1.0"},
+      {"added_tokens", nlohmann::json::array()},
+      {"pre_tokenizer", metaspace},
+      {"decoder", metaspace},
+      {"model", {{"type", "WordLevel"}, {"vocab", vocab}, {"unk_token", "\u2581w0"}}}};
+  std::ofstream(folder / "tokenizer.json") << tokenizer.dump();
+  const std::string file = (folder / "tokenizer.json").string();
+  const auto object =
+      quern_json({"generate", artifact(), "--tokenizer", file, "-p", "w5 w6", "-n", "3", "--ignore-eos"});
+  ASSERT_EQ(object.at("prompt_ids"), nlohmann::json::parse("[5, 6]"));
+  std::string expected;
+  for (const auto& id : object.at("ids")) expected += " w" + id.dump();
+  EXPECT_EQ(object.at("text"), expected);
+  EXPECT_EQ(
+      quern({"generate", artifact(), "--tokenizer", file, "-p", "w5 w6", "-n", "3", "--ignore-eos", "-q"})
+          .out,
+      "w5 w6" + expected + "\n");
 }
 
 TEST(GenerateCommand, TheSameSeedGivesTheSameText) {

@@ -107,6 +107,15 @@ TEST(Options, HelpIsGivenWhateverElseIsWrong) {
   EXPECT_TRUE(parse({"--weights", "int7", "-h"}).flag("help"));
 }
 
+TEST(Options, RefusesSharesAboveOneWithoutAPercentSign) {
+  OptionSet options;
+  options.share("most", "SHARE", "");
+  for (const char* word : {"--most=5%", "--most=500%", "--most=1", "--most=0.05"})
+    EXPECT_NO_THROW(options.parse(std::vector<std::string>{word})) << word;
+  EXPECT_THROW(options.parse(std::vector<std::string>{"--most=5"}), UsageError);
+  EXPECT_THROW(options.parse(std::vector<std::string>{"--most=1.01"}), UsageError);
+}
+
 TEST(Options, ReadsShares) {
   EXPECT_DOUBLE_EQ(parse_share("1%").value(), 0.01);
   EXPECT_DOUBLE_EQ(parse_share("-0.5").value(), -0.5);

@@ -112,5 +112,12 @@ TEST_F(RunCommand, ExportPutsLargeWeightsBeside) {
   EXPECT_EQ(object.at("files"), nlohmann::json({at("big.onnx"), at("big.onnx.data")}));
 }
 
+TEST(RunOfArtifacts, SendsDecodersToGenerate) {
+  const TempDir folder;
+  const std::string artifact = (folder / "m.quern").string();
+  ASSERT_EQ(quern({"convert", example("model.onnx"), "-o", artifact, "-q"}).status, 0);
+  expect_refused(quern({"run", artifact, "-i", "ids=x.npy"}), 4, {"m.quern", "use quern generate"});
+}
+
 }  // namespace
 }  // namespace quern::test

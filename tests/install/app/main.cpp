@@ -8,8 +8,9 @@
 int main(int argc, char** argv) try {
   if (argc != 3) return 2;
   const auto artifact = quern::artifact::Artifact::open(argv[1]);
-  const auto tokenizer =
-      quern::tokenizer::Tokenizer::from_bytes(artifact.attachment(quern::artifact::kTokenizerJson).value());
+  const auto tokenizer_json = artifact.attachment(quern::artifact::kTokenizerJson);
+  if (!tokenizer_json) return 3;  // it was converted without one
+  const auto tokenizer = quern::tokenizer::Tokenizer::from_bytes(*tokenizer_json);
   quern::runtime::Session session(quern::runtime::Program::compile(artifact.graph()));
   quern::runtime::Sequence sequence = session.new_sequence();
   std::vector<int64_t> next = tokenizer.encode(argv[2]);
