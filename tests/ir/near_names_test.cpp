@@ -37,7 +37,8 @@ TEST(NearNames, StandsVeryLongNames) {
   std::string typed = name;
   name.append(".weight");
   typed.append(".weihgt");
-  EXPECT_EQ(near_names(typed, {name}).size(), 1u);
+  const std::vector<std::string> names = {name};
+  EXPECT_EQ(near_names(typed, names).size(), 1u);
 }
 
 }  // namespace
