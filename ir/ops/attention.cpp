@@ -45,6 +45,11 @@ void infer_attention(InferContext& context) {
   context.set_output(3, dtype, SymShape{q[0], q[1], q[2], total});
 }
 
+void infer_rotary_embedding(InferContext& context) {
+  check_rotary(context, "interleaved", 1);
+  infer_same_as_input(context);
+}
+
 }  // namespace
 
 void register_attention_schemas(SchemaTable& table) {
@@ -57,7 +62,7 @@ void register_attention_schemas(SchemaTable& table) {
              .max_inputs = 8,
              .max_outputs = 4,
              .infer = infer_attention});
-  table.add({.op = "RotaryEmbedding", .min_inputs = 3, .max_inputs = 4, .infer = infer_same_as_input});
+  table.add({.op = "RotaryEmbedding", .min_inputs = 3, .max_inputs = 4, .infer = infer_rotary_embedding});
 }
 
 }  // namespace quern

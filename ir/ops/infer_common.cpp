@@ -8,6 +8,20 @@ void infer_same_as_input(InferContext& context) {
   context.set_output(0, context.input_type(0));
 }
 
+void check_rotary(InferContext& context, const std::string& interleaved, size_t cos_input) {
+  const Node& node = context.node();
+  const int64_t flag = node.int_attribute(interleaved, 0);
+  if (flag != 0 && flag != 1) context.fail(concat(interleaved, " is ", flag, ", neither 0 nor 1"));
+  const int64_t rotary = node.int_attribute("rotary_embedding_dim", 0);
+  if (rotary < 0 || rotary % 2 != 0) context.fail(concat("rotary_embedding_dim is ", rotary));
+  if (rotary == 0 || !context.has_input(cos_input)) return;
+  const auto& cos = context.shape(cos_input);
+  const auto columns = cos && !cos->empty() ? cos->back().as_constant() : std::nullopt;
+  if (columns && *columns != rotary / 2) {
+    context.fail(concat("rotary_embedding_dim is ", rotary, ", the caches have ", *columns, " columns"));
+  }
+}
+
 void infer_broadcast(InferContext& context) {
   infer_broadcast_as(context, context.dtype(0));
 }

@@ -102,6 +102,12 @@ void add(SchemaTable& table, const char* op, int least, int most, InferFunction 
              .infer = infer});
 }
 
+// The caches come after the positions.
+void infer_rotary_embedding(InferContext& context) {
+  check_rotary(context, "interleaved", 2);
+  infer_same_as_input(context);
+}
+
 }  // namespace
 
 void register_microsoft_schemas(SchemaTable& table) {
@@ -118,7 +124,7 @@ void register_microsoft_schemas(SchemaTable& table) {
   add(table, "DynamicQuantizeMatMul", 3, 5, infer_scaled_matmul);
   add(table, "MatMulIntegerToFloat", 4, 7, infer_scaled_matmul);
   add(table, "GatherBlockQuantized", 3, 4, infer_gather_block_quantized);
-  add(table, "RotaryEmbedding", 4, 4, infer_same_as_input);
+  add(table, "RotaryEmbedding", 4, 4, infer_rotary_embedding);
   add(table, "MoE", 4, 8, infer_same_as_input);
   add(table, "QMoE", 7, 21, infer_same_as_input);
 }

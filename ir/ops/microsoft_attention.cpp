@@ -19,6 +19,7 @@ void infer_group_query_attention(InferContext& context) {
   const int64_t heads = node.int_attribute("num_heads", 0);
   const int64_t kv_heads = node.int_attribute("kv_num_heads", 0);
   if (heads < 1 || kv_heads < 1 || heads % kv_heads != 0) context.fail("num_heads or kv_num_heads");
+  check_rotary(context, "rotary_interleaved", 7);
   const DType cache = context.has_input(3) ? context.dtype(3) : context.dtype(0);
   if (!context.shape(0) || context.shape(0)->size() != 3) {
     context.set_output(0, context.dtype(0), std::nullopt);

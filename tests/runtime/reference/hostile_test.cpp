@@ -138,6 +138,20 @@ TEST(HostileShapes, RanksBelowWhatAnOperatorLooksUpAreRefused) {
   EXPECT_QUERN_ERROR(run_node("GatherND", {kVector, ints({0})}, {{"batch_dims", kMost}}), invalid, "fit");
 }
 
+TEST(HostileShapes, RotaryEmbeddingsThatMeanNothingAreRefused) {
+  const auto invalid = ErrorCode::InvalidModel;
+  const Tensor heads = Tensor::zeros(DType::F32, {1, 1, 1, 4});
+  const Tensor cache = Tensor::zeros(DType::F32, {1, 1, 2});
+  const auto rotate = [&](const std::string& name, int64_t value) {
+    return run_node("RotaryEmbedding", {heads, cache, cache}, {{name, value}}, 23);
+  };
+  EXPECT_EQ(rotate("rotary_embedding_dim", 4).shape(), heads.shape());
+  EXPECT_QUERN_ERROR(rotate("interleaved", 2), invalid, "neither 0 nor 1");
+  EXPECT_QUERN_ERROR(rotate("rotary_embedding_dim", 3), invalid, "rotary_embedding_dim is 3");
+  EXPECT_QUERN_ERROR(rotate("rotary_embedding_dim", 2), invalid, "2 columns");
+  EXPECT_QUERN_ERROR(rotate("rotary_embedding_dim", -4), invalid, "rotary_embedding_dim is -4");
+}
+
 TEST(HostileShapes, ALoopThatNeverEndsIsStopped) {
   auto body = std::make_shared<Graph>("body");
   {
