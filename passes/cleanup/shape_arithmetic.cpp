@@ -8,6 +8,26 @@
 namespace quern::passes {
 namespace {
 
+// False where it is certain that `target` has not as many elements as `from`.
+bool may_hold_as_many(const SymShape& from, const std::vector<int64_t>& target, bool zero_copies) {
+  const auto is_copied = [&](size_t i) { return zero_copies && i < target.size() && target[i] == 0; };
+  Dim whole(1);
+  Dim taken(1);
+  bool inferred = false;
+  for (size_t i = 0; i < from.size(); ++i) {
+    if (!is_copied(i)) whole = whole * from[i];
+  }
+  for (size_t i = 0; i < target.size(); ++i) {
+    if (target[i] == -1)
+      inferred = true;
+    else if (!is_copied(i))
+      taken = taken * Dim(target[i]);
+  }
+  if (!whole.is_constant() || !taken.is_constant()) return true;
+  if (!inferred) return whole == taken;
+  return taken.constant() == 0 || whole.divided_by(taken).has_value();
+}
+
 // Reshape's constant shape argument, or nothing with a reason.
 std::optional<std::vector<int64_t>> constant_target(const Node& node, std::string& reason) {
   if (!node.input(0)->has_shape() || !node.output()->has_shape()) {
@@ -33,6 +53,11 @@ std::optional<std::vector<int64_t>> constant_target(const Node& node, std::strin
       reason = "more than one dimension of " + to_string(to) + " has to be computed";
       return std::nullopt;
     }
+  }
+  if (!may_hold_as_many(from, target, zero_copies)) {
+    // The model contradicts itself, which is to be said of it when it runs.
+    reason = concat("what has the shape ", to_string(from), " cannot take the shape ", to_string(to));
+    return std::nullopt;
   }
   return target;
 }

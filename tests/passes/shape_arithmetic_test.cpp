@@ -75,6 +75,20 @@ TEST_F(ShapeArithmeticTest, AZeroDimensionIsNotMistakenForACopy) {
   EXPECT_EQ(target(), (std::vector<int64_t>{0, -1}));
 }
 
+// Such a model fails when it runs; the pass is not to blame for it, as it was when it wrote the constant.
+TEST_F(ShapeArithmeticTest, AContradictionIsLeftAlone) {
+  build([](Rewriter& r) {
+    Value* x = r.add_input("x", f32({sym("batch"), sym("sequence"), 31}));
+    Value* heads = r.add_constant(Tensor::from<int64_t>({1}, {4}));
+    Value* size = r.add_constant(Tensor::from<int64_t>({1}, {8}));
+    Value* shape = concat_of(r, {dim_of(r, x, 0), dim_of(r, x, 1), heads, size});
+    r.add_output(r.add_node({.op = "Reshape", .inputs = {x, shape}})->output(), "y");
+  });
+  const passes::PassReport report = run("shape-arithmetic");
+  EXPECT_TRUE(has_reason(report, "cannot take the shape"));
+  EXPECT_TRUE(target().empty());
+}
+
 TEST_F(ShapeArithmeticTest, EqualElementsAreComputedOnce) {
   build([](Rewriter& r) {
     Value* x = r.add_input("x", f32({sym("batch"), sym("sequence"), 12}));
