@@ -50,7 +50,11 @@ Error::Error(ErrorCode code, std::string message)
     : code_(code), message_(printable(std::move(message))), text_(message_) {}
 
 Error& Error::add_context(std::string frame) {
-  frames_.push_back(printable(std::move(frame)));
+  std::string shown = printable(std::move(frame));
+  // "importing node 'x'" tells nothing new of what is said of node 'x' already.
+  const size_t verb = shown.find(' ');
+  if (verb != std::string::npos && text_.find(shown.substr(verb + 1)) != std::string::npos) return *this;
+  frames_.push_back(std::move(shown));
   text_ = message_ + " (";
   for (size_t i = 0; i < frames_.size(); ++i) {
     text_ += (i == 0 ? "while " : ", while ") + frames_[i];
