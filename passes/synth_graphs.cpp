@@ -53,7 +53,8 @@ class DecoderBuilder {
   }
   std::unique_ptr<Graph> finish(Value* logits) {
     r_.add_output(logits, "logits");
-    for (const auto& domain : {kOnnxDomain, kMicrosoftDomain, kQuernDomain}) {
+    // None of ai.onnx: no source demands one.
+    for (const auto& domain : {kMicrosoftDomain, kQuernDomain}) {
       r_.set_opset(std::string(domain), newest_opset(domain));
     }
     r_.commit();

@@ -61,9 +61,9 @@ Value* emit_softmax_attention(Emitter& emit, const AttentionForm& form, Value* q
                               Value* bias, Value* sinks) {
   const int64_t times = form.heads / form.kv_heads;
   Value* keys = emit.transpose(repeated(emit, k, form.kv_heads, times, form.head_size), {0, 1, 3, 2});
-  Value* scores = emit.add("MatMul", {emit.add("Mul", {q, emit.scalar(form.scale)}), keys});
+  Value* scores = emit.add("MatMul", {emit.add("Mul", {q, emit.scalar(form.scale, q->dtype())}), keys});
   if (form.softcap != 0) {
-    Value* cap = emit.scalar(form.softcap);
+    Value* cap = emit.scalar(form.softcap, q->dtype());
     scores = emit.add("Mul", {emit.add("Tanh", {emit.add("Div", {scores, cap})}), cap});
   }
   if (bias) scores = emit.add("Add", {scores, bias});

@@ -1,5 +1,7 @@
 #include "passes/interchange/emitter.h"
 
+#include <algorithm>
+
 namespace quern::passes {
 namespace {
 
@@ -52,9 +54,11 @@ Value* Emitter::integer(int64_t value) {
   return made;
 }
 
-Value* Emitter::scalar(float value) {
-  Value*& made = scalars_[value];
-  if (made == nullptr) made = batch_.add_constant(Tensor::scalar(value));
+Value* Emitter::scalar(float value, DType dtype) {
+  constexpr float kLargestHalf = 65504;
+  if (dtype == DType::F16) value = std::clamp(value, -kLargestHalf, kLargestHalf);
+  Value*& made = scalars_[{value, dtype}];
+  if (made == nullptr) made = batch_.add_constant(Tensor::scalar(value).cast(dtype));
   return made;
 }
 

@@ -33,7 +33,8 @@ class Emitter {
 
   Value* ints(const std::vector<int64_t>& values);  // [values.size()]
   Value* integer(int64_t value);                    // []
-  Value* scalar(float value);                       // f32 []
+  // []. Infinities and what is beyond the dtype's range become its largest numbers.
+  Value* scalar(float value, DType dtype = DType::F32);
   Value* constant(Constant data, std::string name) {
     return batch_.add_constant(std::move(data), std::move(name));
   }
@@ -53,7 +54,7 @@ class Emitter {
   BatchRewriter& batch_;
   int opset_;
   std::map<std::pair<bool, std::vector<int64_t>>, Value*> ints_;
-  std::map<float, Value*> scalars_;
+  std::map<std::pair<float, DType>, Value*> scalars_;
 };
 
 }  // namespace quern::passes

@@ -24,9 +24,10 @@ struct InterchangeOptions {
   int accuracy_level = 0;
 };
 
-// A graph that computes what `graph` does, without operators of ai.quern, in the lowest version of ai.onnx
-// that its operators and weights allow, 13 at the least. `graph` is one that was made ready to run, such as
-// an artifact's; constants share its bytes where the style leaves them alone.
+// A graph that computes what `graph` does, without operators of ai.quern, in the version of ai.onnx that the
+// source's nodes are written in, or a newer one where the style or quern's own nodes need it. `graph` is one
+// that was made ready to run, such as an artifact's; constants share its bytes where the style leaves them
+// alone.
 //
 // A decoder takes input_ids [batch_size, sequence_length], attention_mask [batch_size, past_sequence_length +
 // sequence_length] of ones (zeros where the text is padded: on the left with plain operators, on the right

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "passes/interchange/batch_attention.h"
+#include "passes/interchange/upgrade.h"
 #include "passes/interchange/weights.h"
 #include "passes/pass.h"
 
@@ -12,10 +13,11 @@ namespace quern::passes {
 namespace {
 
 constexpr int kGeluVersion = 20;
+constexpr int kFusedVersion = 23;  // of RMSNormalization and Attention
 
 // Since when ai.onnx has the operators that no lower version has under another form. Those that are lowered
 // are left out.
-int first_version(const Node& node) {
+int first_version(const std::string& op) {
   static const std::map<std::string, int> kFirst = {{"LayerNormalization", 17},
                                                     {"GroupNormalization", 21},
                                                     {"Trilu", 14},
@@ -36,25 +38,34 @@ int first_version(const Node& node) {
                                                     {"Bernoulli", 15},
                                                     {"BlackmanWindow", 17},
                                                     {"ReduceMax", 13}};
-  const auto found = kFirst.find(node.op());
+  const auto found = kFirst.find(op);
   return found != kFirst.end() ? found->second : 1;
 }
 
-// Whether quern itself wrote the node, in its newest version.
-bool is_own(const Node& node) {
-  return node.opset() == newest_opset(kOnnxDomain);
+// Whether quern itself wrote the node, in its newest version; of a source of that version all nodes count as
+// the source's.
+bool is_own(const Node& node, int source) {
+  return node.opset() == newest_opset(kOnnxDomain) && source != node.opset();
 }
 
-int lowest_of(const Graph& graph, const InterchangeOptions& options) {
-  int lowest = 13;
+// Nodes of the source keep at least their version: types and attributes came to operators with versions, too.
+int lowest_of(const Node& node, const InterchangeOptions& options, int source) {
+  if (node.domain() == kMicrosoftDomain) {
+    if (options.fused) return 1;
+    if (node.is("SkipLayerNormalization", kMicrosoftDomain)) return first_version("LayerNormalization");
+    return node.is("SkipSimplifiedLayerNormalization", kMicrosoftDomain) ? kLowestEmittedVersion : 1;
+  }
+  if (node.domain() == kQuernDomain) return kLowestEmittedVersion;
+  if (!node.domain().empty()) return 1;
+  return is_own(node, source) ? std::max(kLowestEmittedVersion, first_version(node.op())) : node.opset();
+}
+
+int lowest_of(const Graph& graph, const InterchangeOptions& options, int source) {
+  int lowest = 1;
   for (const Value* value : graph.constants()) lowest = std::max(lowest, needed_opset(*value, options));
   for (const Node* node : graph.nodes()) {
-    for (const Graph* sub : node->subgraphs()) lowest = std::max(lowest, lowest_of(*sub, options));
-    if (!options.fused && node->is("SkipLayerNormalization", kMicrosoftDomain)) lowest = std::max(lowest, 17);
-    if (!node->domain().empty()) continue;
-    lowest = std::max(lowest, first_version(*node));
-    const OpSchema* schema = SchemaTable::instance().find(*node);
-    if (schema && !is_own(*node)) lowest = std::max(lowest, schema->since);
+    for (const Graph* sub : node->subgraphs()) lowest = std::max(lowest, lowest_of(*sub, options, source));
+    lowest = std::max(lowest, lowest_of(*node, options, source));
   }
   return lowest;
 }
@@ -67,6 +78,7 @@ class Lowering {
   void run() {
     for (const Node* node : graph_.nodes()) {
       with_context(describe(*node), [&] {
+        if (upgrade(emit_, *node)) return;
         if (Value* made = lowered(*node)) batch_.replace(node->output(), made);
       });
     }
@@ -94,15 +106,21 @@ class Lowering {
   Value* rms_norm(Value* x, Value* weight, const Node& node) {
     const int64_t axis = node.int_attribute("axis", -1);
     if (axis != -1 && (!x->has_shape() || axis + 1 != static_cast<int64_t>(x->shape().size()))) {
+      if (emit_.opset() >= kFusedVersion) return nullptr;
       throw_error(ErrorCode::Unsupported, "normalizes more than the last axis");
     }
     if (options_.fused) {
       return emit_.add("SimplifiedLayerNormalization", {x, weight},
                        {{"axis", int64_t{-1}}, {"epsilon", epsilon_of(node)}, {"stash_type", int64_t{1}}});
     }
+    // Squares of 16-bit floats overflow them.
+    const DType dtype = x->dtype();
+    if (dtype != DType::F32) x = emit_.cast(x, DType::F32);
     Value* square = emit_.reduce("ReduceMean", emit_.add("Mul", {x, x}));
     Value* root = emit_.add("Sqrt", {emit_.add("Add", {square, emit_.scalar(epsilon_of(node))})});
-    return emit_.add("Mul", {emit_.add("Div", {x, root}), weight});
+    Value* normal = emit_.add("Div", {x, root});
+    if (dtype != DType::F32) normal = emit_.cast(normal, dtype);
+    return emit_.add("Mul", {normal, weight});
   }
 
   Value* skip_norm(const Node& node, bool simplified) {
@@ -124,7 +142,7 @@ class Lowering {
   Value* swish(const Node& node) {
     Value* x = node.input(0);
     const float alpha = node.float_attribute("alpha", 1);
-    Value* slope = alpha == 1 ? x : emit_.add("Mul", {x, emit_.scalar(alpha)});
+    Value* slope = alpha == 1 ? x : emit_.add("Mul", {x, emit_.scalar(alpha, x->dtype())});
     return emit_.add("Mul", {x, emit_.add("Sigmoid", {slope})});
   }
 
@@ -135,23 +153,39 @@ class Lowering {
     if (emit_.opset() >= kGeluVersion) {
       return emit_.add("Gelu", {x}, {{"approximate", std::string(tanh ? "tanh" : "none")}});
     }
+    const auto scalar = [&](float value) { return emit_.scalar(value, x->dtype()); };
     Value* inner = nullptr;
     if (tanh) {
       Value* cube = emit_.add("Mul", {emit_.add("Mul", {x, x}), x});
-      Value* sum = emit_.add("Add", {x, emit_.add("Mul", {cube, emit_.scalar(0.044715F)})});
-      inner = emit_.add("Tanh", {emit_.add("Mul", {sum, emit_.scalar(0.7978845608F)})});
+      Value* sum = emit_.add("Add", {x, emit_.add("Mul", {cube, scalar(0.044715F)})});
+      inner = emit_.add("Tanh", {emit_.add("Mul", {sum, scalar(0.7978845608F)})});
     } else {
-      inner = emit_.add("Erf", {emit_.add("Div", {x, emit_.scalar(1.4142135624F)})});
+      inner = emit_.add("Erf", {emit_.add("Div", {x, scalar(1.4142135624F)})});
     }
-    Value* gate = emit_.add("Add", {inner, emit_.scalar(1)});
-    return emit_.add("Mul", {emit_.add("Mul", {x, gate}), emit_.scalar(0.5F)});
+    Value* gate = emit_.add("Add", {inner, scalar(1)});
+    return emit_.add("Mul", {emit_.add("Mul", {x, gate}), scalar(0.5F)});
   }
 
-  // What fuse-attention makes: no past, and all of the mask in one tensor.
-  Value* attention(const Node& node) {
+  // What fuse-attention makes: no past, and all of the mask in one tensor, as long as the keys.
+  static bool is_fused_attention(const Node& node) {
     if (node.input(4) || node.input(5) || node.int_attribute("is_causal", 0) != 0 || node.output(1) ||
-        node.output(3) || !node.input(0)->has_shape() || !node.input(1)->has_shape() ||
-        !node.input(2)->has_shape()) {
+        node.output(3)) {
+      return false;
+    }
+    for (size_t i = 0; i < 3; ++i) {
+      if (!node.input(i)->has_shape()) return false;
+    }
+    const Value* mask = node.input(3);
+    if (!mask || !mask->has_shape() || mask->shape().empty()) return true;
+    const SymShape& keys = node.input(1)->shape();
+    const auto length = keys[keys.size() - 2].as_constant();
+    const auto masked = mask->shape().back().as_constant();
+    return !length || !masked || *masked == 1 || *masked >= *length;
+  }
+
+  Value* attention(const Node& node) {
+    if (!is_fused_attention(node)) {
+      if (emit_.opset() >= kFusedVersion) return nullptr;
       throw_error(ErrorCode::Unsupported, "is an attention with caches, which stays plain only in a decoder");
     }
     const bool joined = node.input(0)->shape().size() == 3;
@@ -174,7 +208,8 @@ class Lowering {
     }
     Value* bias = node.input(3);
     if (bias && bias->dtype() == DType::Bool)
-      bias = emit_.add("Where", {bias, emit_.scalar(0), emit_.scalar(std::numeric_limits<float>::lowest())});
+      bias = emit_.add("Where", {bias, emit_.scalar(0, q->dtype()),
+                                 emit_.scalar(std::numeric_limits<float>::lowest(), q->dtype())});
     Value* heads = emit_softmax_attention(emit_, form, q, k, v, bias, nullptr);
     return joined ? emit_joined_heads(emit_, heads, form.heads * form.value_head_size) : heads;
   }
@@ -189,7 +224,8 @@ class Lowering {
 }  // namespace
 
 int lowest_opset(const Graph& graph, const InterchangeOptions& options) {
-  return lowest_of(graph, options);
+  const auto source = graph.opsets().find(std::string(kOnnxDomain));
+  return lowest_of(graph, options, source != graph.opsets().end() ? source->second : 0);
 }
 
 void lower_operators(Graph& graph, const InterchangeOptions& options, int opset) {

@@ -291,7 +291,8 @@ Constant materialize(const Value& value, WeightResult* result) {
 bool is_worth_storing(const Value& value) {
   const Node* producer = value.producer();
   if (producer != nullptr && producer->domain() == kQuernDomain) return true;
-  if (!value.has_shape()) return false;
+  // A constant is a tensor: sequences and optionals of constants are made when the graph runs.
+  if (value.type().kind != ValueType::Kind::Tensor || !value.has_shape()) return false;
   const auto shape = as_constant(value.shape());
   if (!shape) return false;
   int64_t source_bytes = 0;
