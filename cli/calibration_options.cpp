@@ -1,8 +1,10 @@
 #include "cli/calibration_options.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "cli/files.h"
+#include "cli/target_size.h"
 #include "formats/file/checksum.h"
 
 namespace quern::cli {
@@ -22,6 +24,39 @@ void declare_calibration_options(OptionSet& options) {
               "gptq: added to the diagonal of the second moments, as a share of its mean", "0.01")
       .number("propagate", "SHARE", {0, 1},
               "gptq: how far a weight makes up for the quantization of what is before it", "0.5");
+}
+
+namespace {
+
+bool has_method(const Arguments& arguments, std::initializer_list<std::string_view> methods) {
+  std::vector<std::string> places = arguments.list("override");
+  places.push_back(arguments.text_of("method"));
+  return std::any_of(places.begin(), places.end(), [&](const std::string& place) {
+    return std::any_of(methods.begin(), methods.end(),
+                       [&](std::string_view method) { return place.find(method) != std::string::npos; });
+  });
+}
+
+}  // namespace
+
+void refuse_idle_calibration(const Arguments& arguments) {
+  for (const char* option : {"calibration-samples", "calibration-context", "calibration-seed"}) {
+    if (arguments.given(option) && !arguments.given("calibration-data"))
+      throw UsageError(concat("--", option, " is for --calibration-data FILE"));
+  }
+  for (const char* option : {"damping", "propagate"}) {
+    if (arguments.given(option) && !has_method(arguments, {"gptq"}))
+      throw UsageError(concat("--", option, " is for --method gptq"));
+  }
+  if (has_target(arguments) || has_method(arguments, {"lsq", "smooth", "awq", "gptq"}) ||
+      arguments.text_of("activations") == "static") {
+    return;
+  }
+  for (const char* option : {"calibration", "calibration-data"}) {
+    if (!arguments.given(option)) continue;
+    throw UsageError(concat("--", option, " changes nothing with --method ", arguments.text_of("method"),
+                            ": it is for lsq, smooth, awq and gptq, and for --activations static"));
+  }
 }
 
 std::optional<calibrate::Samples> calibration_samples(const Arguments& arguments,

@@ -14,6 +14,10 @@ namespace quern::cli {
 
 void declare_calibration_options(OptionSet& options);
 
+// Throws UsageError where one of them would change nothing by what the other options ask for. For commands that
+// have declare_recipe_options() and declare_target_options(), too.
+void refuse_idle_calibration(const Arguments& arguments);
+
 // What --calibration-data names; nothing where it is not given. `tokenizer`, of the model, may be null.
 // Throws as TokenData::load and draw_samples do.
 std::optional<calibrate::Samples> calibration_samples(const Arguments& arguments,

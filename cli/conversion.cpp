@@ -76,10 +76,17 @@ std::map<std::string, int64_t> plain_operators(const ModelFacts& facts) {
   return plain;
 }
 
+// Some passes have a note on each weight: --json has them all.
 std::string notes_text(const passes::PipelineReport& report) {
+  constexpr size_t kShown = 6;
   std::string text;
   for (const passes::PassRun& run : report.runs) {
-    for (const std::string& note : run.report.notes) text += "  " + run.pass + ": " + one_line(note) + "\n";
+    const std::vector<std::string>& notes = run.report.notes;
+    const size_t shown = notes.size() > kShown + 1 ? kShown : notes.size();
+    for (size_t i = 0; i < shown; ++i) text += "  " + run.pass + ": " + one_line(notes[i]) + "\n";
+    if (shown < notes.size()) {
+      text += "  " + run.pass + concat(": and ", notes.size() - shown, " more, which --json shows\n");
+    }
   }
   return text.empty() ? "" : "\n" + text;
 }
@@ -91,6 +98,10 @@ std::vector<std::string> warnings_of(const Conversion& conversion) {
   if (!conversion.recognised) {
     warnings.push_back("no decoder was recognised in '" + conversion.model_path +
                        "': it runs as a plain graph, without a cache (--explain-pass to-decoder says why)");
+  }
+  if (conversion.recognised && !conversion.has_tokenizer) {
+    warnings.push_back("no tokenizer is beside '" + conversion.model_path +
+                       "': the artifact takes and gives token ids alone (--tokenizer FILE puts one in)");
   }
   for (const std::string& group : conversion.report.unfinished_groups) {
     warnings.push_back("the passes of '" + group +

@@ -17,6 +17,7 @@ struct Conversion {
   int64_t source_bytes = 0;    // of the model and its external data
   int64_t artifact_bytes = 0;  // of the artifact
   bool recognised = false;     // as a decoder
+  bool has_tokenizer = false;
   ModelFacts facts;            // of the artifact
   std::vector<passes::WeightResult> weights;
   passes::PipelineReport report;

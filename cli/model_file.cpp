@@ -1,6 +1,8 @@
 #include "cli/model_file.h"
 
 #include <algorithm>
+#include <array>
+#include <fstream>
 
 #include "formats/artifact/artifact.h"
 #include "formats/file/checksum.h"
@@ -36,7 +38,34 @@ std::filesystem::path model_in(const std::filesystem::path& folder) {
               "); name one");
 }
 
+// What a file is that begins like nothing of ours; empty where it may well be ONNX.
+std::string foreign_format(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::array<char, 64> bytes{};
+  file.read(bytes.data(), bytes.size());
+  const std::string_view start(bytes.data(), static_cast<size_t>(file.gcount()));
+  static constexpr std::pair<std::string_view, const char*> kStarts[] = {
+      {"GGUF", "a GGUF file of llama.cpp"},
+      {"PK\x03\x04", "a ZIP archive, as PyTorch saves models"},
+      {"version https://git-lfs", "a pointer of Git LFS (`git lfs pull` fetches the file itself)"},
+      {"\x93NUMPY", "an array of NumPy"},
+      {"QUERNKV1", "a prefix cache (for --prefix-cache)"},
+      {"QUERNDS1", "a datastore (for --datastore)"},
+      {"<", "a page of HTML or XML"}};
+  for (const auto& [magic, name] : kStarts) {
+    if (start.starts_with(magic)) return name;
+  }
+  // Eight bytes of length, then JSON.
+  if (start.size() > 9 && start[8] == '{' && start[6] == 0 && start[7] == 0) return "a safetensors file";
+  const size_t first = start.find_first_not_of(" \t\r\n");
+  return first != std::string_view::npos && start[first] == '{' ? "JSON" : "";
+}
+
 void open_onnx(ModelFile& model, Console& console) {
+  if (const std::string format = foreign_format(model.path); !format.empty()) {
+    throw_error(ErrorCode::InvalidModel, "'", model.path.string(), "' is ", format,
+                "; a model is an .onnx file, a .quern artifact or a folder with one");
+  }
   onnx_format::ImportedModel imported = onnx_format::import_model(model.path);
   for (const std::string& warning : imported.warnings) console.warn(model.path.string() + ": " + warning);
   model.format = "ONNX";

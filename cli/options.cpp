@@ -41,16 +41,25 @@ std::string range_text(const OptionSpec& spec) {
   return "of at least " + plain(spec.least);
 }
 
+bool contains(const std::vector<std::string>& texts, const std::string& text) {
+  return std::find(texts.begin(), texts.end(), text) != texts.end();
+}
+
+// "a, b or c"
+std::string alternatives(const std::vector<std::string>& choices) {
+  std::string all;
+  for (size_t i = 0; i < choices.size(); ++i) {
+    if (i > 0) all += i + 1 == choices.size() ? " or " : ", ";
+    all += choices[i];
+  }
+  return all;
+}
+
 void check_value(const OptionSpec& spec, const std::string& text) {
   const std::string option = "option '--" + spec.name + "'";
   if (spec.kind == Kind::Choice) {
-    if (std::find(spec.choices.begin(), spec.choices.end(), text) != spec.choices.end()) return;
-    std::string all;
-    for (size_t i = 0; i < spec.choices.size(); ++i) {
-      if (i > 0) all += i + 1 == spec.choices.size() ? " or " : ", ";
-      all += spec.choices[i];
-    }
-    usage_error(option, " takes ", all, ", not '", text, "'");
+    if (contains(spec.choices, text)) return;
+    usage_error(option, " takes ", alternatives(spec.choices), ", not '", text, "'");
   }
   if (spec.kind == Kind::Share) {
     const std::optional<double> share = parse_share(text);
@@ -288,6 +297,11 @@ void OptionSet::check(const Arguments& arguments) const {
     for (const std::string& value : arguments.list(spec.name)) check_value(spec, value);
   }
   for (const PositionalSpec& spec : positionals_) {
+    // First of all: who left out the action is not to be told that what follows it is missing.
+    for (const std::string& value : arguments.list(spec.name)) {
+      if (spec.choices.empty() || contains(spec.choices, value)) continue;
+      usage_error("'", value, "' is no ", spec.name, "; there is ", alternatives(spec.choices));
+    }
     if (spec.required && !arguments.given(spec.name)) {
       usage_error("missing ", spec.name, ": ", spec.help);
     }

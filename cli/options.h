@@ -38,6 +38,7 @@ struct PositionalSpec {
   std::string help;
   bool required = true;
   bool repeated = false;  // the last one only: takes all that follow
+  std::vector<std::string> choices = {};  // empty: anything
 };
 
 struct Example {

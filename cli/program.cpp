@@ -10,6 +10,14 @@
 namespace quern::cli {
 namespace {
 
+// " 'typed'", and what it may have been meant to be.
+std::string unknown(const std::string& typed) {
+  std::vector<std::string> names;
+  for (const Command& command : commands()) names.emplace_back(command.name);
+  const std::string near = did_you_mean(typed, names);
+  return " '" + typed + "'" + (near.empty() ? "; `quern help` lists the commands" : near);
+}
+
 ExitStatus print_help(std::span<const std::string> words, Console& console) {
   if (words.empty()) {
     console.print(general_help());
@@ -20,16 +28,9 @@ ExitStatus print_help(std::span<const std::string> words, Console& console) {
     return ExitStatus::Ok;
   }
   const Command* command = find_command(words.front());
-  if (command == nullptr) throw UsageError("no command '" + words.front() + "' to explain");
+  if (command == nullptr) throw UsageError("there is no command" + unknown(words.front()));
   console.print(help_of(*command));
   return ExitStatus::Ok;
-}
-
-[[noreturn]] void unknown_command(const std::string& word) {
-  std::vector<std::string> names;
-  for (const Command& command : commands()) names.emplace_back(command.name);
-  throw UsageError("unknown command '" + word + "'" + did_you_mean(word, names) +
-                   (near_names(word, names).empty() ? "; `quern help` lists the commands" : ""));
 }
 
 ExitStatus run_command(const Command& command, std::span<const std::string> words) {
@@ -60,7 +61,7 @@ ExitStatus dispatch(std::span<const std::string> words) {
     if (first.starts_with('-')) {
       throw UsageError("option '" + first + "' before a command; options follow it: quern COMMAND " + first);
     }
-    unknown_command(first);
+    throw UsageError("unknown command" + unknown(first));
   }
   try {
     return run_command(*command, rest);

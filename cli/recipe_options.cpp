@@ -77,6 +77,7 @@ void refuse_idle_options(const Arguments& arguments) {
       throw UsageError(std::string("--") + option + " is for --activations static");
     }
   }
+  refuse_idle_calibration(arguments);
   const std::optional<std::string> granularity = arguments.text("granularity");
   if (arguments.given("group-size") && granularity && *granularity != "group") {
     throw UsageError("--group-size is for --granularity group, not " + *granularity);
@@ -135,8 +136,9 @@ passes::Recipe recipe_of(const Arguments& arguments) {
     return with_context("reading the recipe '" + *file + "'",
                         [&] { return passes::parse_recipe(read_input(*file)); });
   }
-  return passes::conversion_recipe(weight_options(arguments), calibration_record(arguments),
-                                   head_steps(arguments), arguments.text("kv").value_or("model"));
+  json weights = weight_options(arguments);  // what makes no sense is said before files are read
+  return passes::conversion_recipe(std::move(weights), calibration_record(arguments), head_steps(arguments),
+                                   arguments.text("kv").value_or("model"));
 }
 
 std::vector<passes::RecipeStep> head_steps(const Arguments& arguments) {

@@ -30,6 +30,7 @@ class Error : public std::exception {
   Error(ErrorCode code, std::string message);
 
   // Adds what was being done, from the inside outwards: "reading initializer 'w'", then "importing 'm.onnx'".
+  // Left out where all but the first word of it is in what() already.
   Error& add_context(std::string frame);
 
   ErrorCode code() const { return code_; }

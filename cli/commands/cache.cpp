@@ -12,7 +12,10 @@ namespace quern::cli {
 namespace {
 
 void declare(OptionSet& options) {
-  options.positional({.name = "ACTION", .help = "build: compute a text's keys and values and write them"})
+  options
+      .positional({.name = "ACTION",
+                   .help = "build: compute a text's keys and values and write them",
+                   .choices = {"build"}})
       .positional({.name = "MODEL", .help = "the decoder that will go on from the text"})
       .text("prompt,p", "TEXT", "the text")
       .text("prompt-file,f", "FILE", "a file with the text; - is standard input")
@@ -41,10 +44,6 @@ std::vector<int64_t> ids_of(const Arguments& arguments, const LoadedModel& model
 }
 
 ExitStatus run(const Arguments& arguments, Console& console) {
-  if (arguments.text_of("ACTION") != "build") {
-    throw UsageError("'" + one_line(arguments.text_of("ACTION")) +
-                     "' is no action of quern cache; there is build");
-  }
   const std::optional<std::string> output = arguments.text("output");
   if (!output) throw UsageError("missing -o FILE.qkv");
   const LoadedModel model =

@@ -176,6 +176,7 @@ ExitStatus run(const Arguments& arguments, Console& console) {
   conversion.artifact_bytes = static_cast<int64_t>(written.file_size());
   conversion.facts = facts_of(written.graph());
   conversion.recognised = passes::is_decoder(written.graph());
+  conversion.has_tokenizer = model.folder.tokenizer.has_value();
   for (const std::string& warning : warnings_of(conversion)) console.warn(one_line(warning));
   if (console.json()) {
     console.print_json(to_json(conversion));

@@ -13,7 +13,7 @@ namespace quern::cli {
 namespace {
 
 void declare(OptionSet& options) {
-  options.positional({.name = "ACTION", .help = "build: index texts"})
+  options.positional({.name = "ACTION", .help = "build: index texts", .choices = {"build"}})
       .positional({.name = "CORPUS",
                    .help = "texts, or .jsonl with {\"text\": ...} a line; - is standard input",
                    .repeated = true})
@@ -46,10 +46,6 @@ std::vector<std::string> texts_of(const std::string& path) {
 }
 
 ExitStatus run(const Arguments& arguments, Console& console) {
-  if (arguments.text_of("ACTION") != "build") {
-    throw UsageError("'" + one_line(arguments.text_of("ACTION")) +
-                     "' is no action of quern datastore; there is build");
-  }
   const std::optional<std::string> output = arguments.text("output");
   if (!output) throw UsageError("missing -o FILE.qds");
   const std::optional<std::string> name = arguments.text("tokenizer");

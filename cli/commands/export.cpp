@@ -1,4 +1,6 @@
 // quern export: back to ONNX.
+#include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "cli/commands/commands.h"
@@ -15,32 +17,53 @@ namespace {
 void declare(OptionSet& options) {
   options.positional({.name = "MODEL", .help = "a model or artifact"})
       .text("output,o", "FILE.onnx", "where to write the ONNX model (required)")
-      .choice("style", {"plain", "nbits", "qdq", "qoperator"},
+      .choice("style", {"plain", "nbits", "qdq", "qoperator", "as-is"},
               "for other runtimes, without operators of quern: weights as floats, as MatMulNBits, behind "
-              "DequantizeLinear, or as MatMulInteger on 8-bit activations; default: the graph as it is")
+              "DequantizeLinear, or as MatMulInteger on 8-bit activations; as-is: the graph as it is, with "
+              "quern's "
+              "own operators where it is an artifact's. Default: of an artifact, the first of plain, nbits "
+              "and qdq "
+              "that keeps its weights as they are; of a model, as-is")
       .choice("operators", {"fused", "onnx"},
-              "with --style: attention and norms as com.microsoft's fused operators, or as ai.onnx alone",
+              "attention and norms as com.microsoft's fused operators, or as ai.onnx alone; not with as-is",
               "fused")
       .choice("accuracy-level", {"0", "1", "4"},
               "of MatMulNBits: 0 leaves it to the runtime, 1 computes in fp32, 4 on 8-bit activations", "0")
       .number("external-over", "MB", {0, 2000},
               "put weights into FILE.onnx.data where they take more than this", "1000")
-      .example("quern export model.quern -o model.onnx", "writes an artifact's graph and weights as ONNX")
-      .example("quern export model.quern -o model.onnx --style nbits",
-               "writes it for ONNX Runtime, with its 4-bit weights")
+      .example("quern export model.quern -o model.onnx",
+               "writes an artifact for ONNX Runtime, with its weights")
+      .example("quern export model.quern -o model.onnx --style plain --operators onnx",
+               "writes it for any runtime, with weights as floats")
       .example("quern export model.onnx -o copy.onnx --external-over 100",
                "rewrites a model, with weights of more than 100 MB beside it");
+}
+
+using passes::WeightStyle;
+
+// By the names of --style.
+const std::map<std::string, WeightStyle>& styles() {
+  static const std::map<std::string, WeightStyle> kStyles = {{"plain", WeightStyle::Plain},
+                                                             {"nbits", WeightStyle::NBits},
+                                                             {"qdq", WeightStyle::Qdq},
+                                                             {"qoperator", WeightStyle::QOperator}};
+  return kStyles;
+}
+
+std::string style_of(const Arguments& arguments, const ModelFile& model) {
+  if (const auto given = arguments.text("style")) return *given;
+  if (!model.is_artifact()) return "as-is";
+  const WeightStyle faithful = passes::faithful_style(*model.graph);
+  const auto found = std::find_if(styles().begin(), styles().end(),
+                                  [&](const auto& style) { return style.second == faithful; });
+  return found->first;
 }
 
 // The graph in operators of other runtimes.
 std::unique_ptr<Graph> for_others(const ModelFile& model, const std::string& style,
                                   const Arguments& arguments) {
-  using passes::WeightStyle;
   passes::InterchangeOptions options;
-  options.style = style == "nbits"       ? WeightStyle::NBits
-                  : style == "qdq"       ? WeightStyle::Qdq
-                  : style == "qoperator" ? WeightStyle::QOperator
-                                         : WeightStyle::Plain;
+  options.style = styles().at(style);
   options.fused = arguments.text_of("operators") == "fused";
   options.accuracy_level = std::stoi(arguments.text_of("accuracy-level"));
   return with_context("exporting '" + model.path.string() + "'", [&] {
@@ -56,7 +79,15 @@ ExitStatus run(const Arguments& arguments, Console& console) {
   const std::optional<std::string> output = arguments.text("output");
   if (!output) throw UsageError("missing --output FILE.onnx");
   ModelFile model = open_model_file(arguments.text_of("MODEL"), console, true);
-  if (const auto style = arguments.text("style")) model.graph = for_others(model, *style, arguments);
+  const std::string style = style_of(arguments, model);
+  if (style == "as-is") {
+    for (const char* option : {"operators", "accuracy-level"}) {
+      if (arguments.given(option))
+        throw UsageError(concat("--", option, " changes nothing in a graph that is written as it is"));
+    }
+  } else {
+    model.graph = for_others(model, style, arguments);
+  }
   onnx_format::ExportOptions options;
   options.external_over = static_cast<int64_t>(arguments.number_of("external-over") * 1e6);
   onnx_format::export_model(*model.graph, *output, options);
@@ -64,11 +95,12 @@ ExitStatus run(const Arguments& arguments, Console& console) {
   std::vector<std::string> files;
   for (const auto& file : onnx_format::import_model(*output).files) files.push_back(file);
   if (console.json()) {
-    console.print_json({{"files", files}});
+    console.print_json({{"files", files}, {"style", style}});
   } else {
     for (const std::string& file : files) {
       console.summary("wrote " + one_line(file) + ", " +
-                      format_bytes(static_cast<double>(std::filesystem::file_size(file))) + "\n");
+                      format_bytes(static_cast<double>(std::filesystem::file_size(file))) + ", " + style +
+                      "\n");
     }
   }
   return ExitStatus::Ok;

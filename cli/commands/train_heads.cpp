@@ -26,7 +26,8 @@ void declare(OptionSet& options) {
   options
       .positional({.name = "KIND",
                    .help = "medusa: heads that guess the tokens behind the next one; exits: heads that "
-                           "give the logits after some layers"})
+                           "give the logits after some layers",
+                   .choices = {"medusa", "exits"}})
       .positional({.name = "MODEL", .help = "a .quern artifact, an ONNX decoder, or a folder that holds one"})
       .texts("data", "FILE", "text to learn from: UTF-8, or .jsonl with {\"text\": ...} a line (required)")
       .text("output,o", "FILE.safetensors", "where to write the heads (required)")

@@ -24,6 +24,10 @@ struct InterchangeOptions {
   int accuracy_level = 0;
 };
 
+// The first of Plain, NBits and Qdq that keeps all weights of `graph`, and the scales that calibration gave to
+// activations, as they are.
+WeightStyle faithful_style(const Graph& graph);
+
 // A graph that computes what `graph` does, without operators of ai.quern, in the version of ai.onnx that the
 // source's nodes are written in, or a newer one where the style or quern's own nodes need it. `graph` is one
 // that was made ready to run, such as an artifact's; constants share its bytes where the style leaves them

@@ -29,6 +29,18 @@ int needed_opset(const Value& weight, const InterchangeOptions& options) {
   return is_integer(scheme->code) ? 13 : 19;
 }
 
+WeightStyle faithful_style(const Graph& graph) {
+  WeightStyle style = WeightStyle::Plain;
+  for (const Value* value : graph.constants()) {
+    const std::optional<QuantScheme> scheme = scheme_of(*value);
+    if (!scheme) continue;
+    if (!is_integer(scheme->code)) return WeightStyle::Qdq;
+    style = WeightStyle::NBits;
+  }
+  const auto is_static = [](const Node* node) { return node->has_attribute("activation_scale"); };
+  return std::any_of(graph.nodes().begin(), graph.nodes().end(), is_static) ? WeightStyle::Qdq : style;
+}
+
 const WeightLowering::Weight& WeightLowering::weight_of(const Value* value) {
   const auto [entry, is_new] = weights_.try_emplace(value);
   Weight& weight = entry->second;

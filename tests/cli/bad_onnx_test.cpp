@@ -126,6 +126,23 @@ INSTANTIATE_TEST_SUITE_P(All, BadOnnxThroughTheProgram, testing::ValuesIn(bad_mo
                          [](const auto& info) { return std::string(info.param.name); });
 
 // From a hundred bytes: constants that folding must not make, and that running must refuse.
+// What lies about in the same folders is called by its name.
+TEST(ForeignFiles, AreNamed) {
+  const TempDir folder = TempDir::in_memory();
+  const auto refused = [&](const std::string& content, const std::string& name) {
+    write_text(folder / "m.onnx", content);
+    expect_refused(quern({"inspect", folder / "m.onnx"}), 3,
+                   {"m.onnx' is " + name, "a model is an .onnx file"});
+  };
+  refused("GGUF\3", "a GGUF file of llama.cpp");
+  refused("PK\3\4archive", "a ZIP archive");
+  refused(std::string("\x20\0\0\0\0\0\0\0{\"a\":{}}", 16), "a safetensors file");
+  refused("version https://git-lfs.github.com/spec/v1\noid sha256:0", "a pointer of Git LFS");
+  refused("\n {\"model\": {}}", "JSON");
+  refused("QUERNKV1", "a prefix cache");
+  refused("<!DOCTYPE html>", "a page of HTML");
+}
+
 TEST(HugeClaims, AConstantOfTerabytesIsNotMade) {
   const TempDir folder;
   npy::write(folder / "x.npy", Tensor::from<float>({1}, {1}));

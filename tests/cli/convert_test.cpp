@@ -91,6 +91,19 @@ TEST_F(ConvertCommand, RefusesOptionsThatContradictEachOther) {
   expect_refused(quern({"convert", example("model.onnx")}), 2, {"missing --output"});
 }
 
+TEST_F(ConvertCommand, RefusesCalibrationThatNothingAsksFor) {
+  write_text(folder_ / "text.txt", "once upon a time");
+  expect_refused(convert({"--calibration-data", at("text.txt")}), 2,
+                 {"--calibration-data changes nothing", "rtn"});
+  expect_refused(convert({"--calibration", at("absent.json")}), 2, {"--calibration changes nothing"});
+  expect_refused(convert({"--method", "gptq", "--calibration-samples", "8"}), 2,
+                 {"--calibration-samples is for"});
+  expect_refused(convert({"--method", "lsq", "--damping", "0.1"}), 2, {"--damping is for --method gptq"});
+  expect_refused(
+      convert({"--override", "down_proj=int4,method:gptq", "--calibration-data", at("absent.txt")}), 5,
+      {"absent.txt"});
+}
+
 TEST_F(ConvertCommand, DumpsAndExplainsPassesOfTheRecipe) {
   const ProgramResult result = convert({"--dump-after", "fuse-linear", "--explain-pass", "to-decoder"});
   EXPECT_EQ(result.status, 0) << result.err;

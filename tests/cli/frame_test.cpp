@@ -50,8 +50,14 @@ TEST(Frame, NoCommandIsAUsageErrorWithHelp) {
 TEST(Frame, NamesNearCommands) {
   expect_refused(quern({"tokenise"}), 2, {"unknown command 'tokenise'; did you mean 'tokenize'?"});
   expect_refused(quern({"frobnicate"}), 2, {"`quern help` lists the commands"});
-  expect_refused(quern({"help", "frobnicate"}), 2, {"frobnicate"});
+  expect_refused(quern({"help", "frobnicate"}), 2, {"frobnicate", "`quern help` lists the commands"});
+  expect_refused(quern({"help", "convret"}), 2, {"did you mean 'convert'?"});
   expect_refused(quern({"--json"}), 2, {"before a command"});
+}
+
+TEST(Frame, NamesTheActionsOfACommand) {
+  expect_refused(quern({"cache", "model.quern"}), 2, {"'model.quern' is no ACTION; there is build"});
+  expect_refused(quern({"train-heads", "model.quern", "x"}), 2, {"there is medusa or exits"});
 }
 
 TEST(Frame, NamesTheCommandThatExplainsAWrongOption) {

@@ -5,6 +5,7 @@
 #include "formats/onnx/export.h"
 #include "formats/onnx/import.h"
 #include "ir/rewriter.h"
+#include "ir/schema.h"
 #include "tests/cli/quern_binary.h"
 
 namespace quern::test {
@@ -110,6 +111,26 @@ TEST_F(RunCommand, ExportPutsLargeWeightsBeside) {
   const auto object =
       quern_json({"export", example("model.onnx"), "-o", at("big.onnx"), "--external-over", "1"});
   EXPECT_EQ(object.at("files"), nlohmann::json({at("big.onnx"), at("big.onnx.data")}));
+}
+
+// Without options an artifact becomes what other runtimes read, its weights as they are.
+TEST(ExportOfArtifacts, KeepsWeightsWithoutOperatorsOfQuern) {
+  const TempDir folder;
+  const std::string artifact = (folder / "m.quern").string();
+  const std::string model = (folder / "m.onnx").string();
+  for (const auto& [weights, style] : {std::pair{"fp32", "plain"}, {"int8", "nbits"}, {"fp8-e4m3", "qdq"}}) {
+    SCOPED_TRACE(weights);
+    ASSERT_EQ(quern({"convert", example("model.onnx"), "-o", artifact, "-q", "--weights", weights}).status,
+              0);
+    EXPECT_EQ(quern_json({"export", artifact, "-o", model}).at("style"), style);
+    const auto imported = onnx_format::import_model(model);
+    for (const Node* node : imported.graph->nodes())
+      EXPECT_NE(node->domain(), kQuernDomain) << describe(*node);
+    EXPECT_EQ(quern_json({"generate", model, "--ids", "1,2,3", "-n", "8"}).at("ids"),
+              quern_json({"generate", artifact, "--ids", "1,2,3", "-n", "8"}).at("ids"));
+  }
+  expect_refused(quern({"export", artifact, "-o", model, "--style", "as-is", "--operators", "onnx"}), 2,
+                 {"--operators"});
 }
 
 TEST(RunOfArtifacts, SendsDecodersToGenerate) {
