@@ -14,8 +14,8 @@ namespace quern::cli {
 
 void declare_calibration_options(OptionSet& options);
 
-// Throws UsageError where one of them would change nothing by what the other options ask for. For commands that
-// have declare_recipe_options() and declare_target_options(), too.
+// Throws UsageError where one of them would change nothing by what the other options ask for. For commands
+// that have declare_recipe_options() and declare_target_options(), too.
 void refuse_idle_calibration(const Arguments& arguments);
 
 // What --calibration-data names; nothing where it is not given. `tokenizer`, of the model, may be null.

@@ -18,7 +18,7 @@ struct Conversion {
   int64_t artifact_bytes = 0;  // of the artifact
   bool recognised = false;     // as a decoder
   bool has_tokenizer = false;
-  ModelFacts facts;            // of the artifact
+  ModelFacts facts;  // of the artifact
   std::vector<passes::WeightResult> weights;
   passes::PipelineReport report;
   std::vector<std::string> contradictions;  // between the files beside the model and its graph

@@ -37,7 +37,7 @@ struct PositionalSpec {
   std::string name;
   std::string help;
   bool required = true;
-  bool repeated = false;  // the last one only: takes all that follow
+  bool repeated = false;                  // the last one only: takes all that follow
   std::vector<std::string> choices = {};  // empty: anything
 };
 

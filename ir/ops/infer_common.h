@@ -19,8 +19,8 @@ void infer_broadcast_as(InferContext& context, DType dtype);
 // Output 0 has the dtype of input 0 and a shape of that rank, or an unknown one.
 void infer_rank(InferContext& context, std::optional<size_t> rank);
 
-// Fails on what no rotary embedding can mean: an attribute `interleaved` (by that name) other than 0 and 1, or
-// a rotary_embedding_dim other than 0 (all features) and twice the columns of the caches.
+// Fails on what no rotary embedding can mean: an attribute `interleaved` (by that name) other than 0 and 1,
+// or a rotary_embedding_dim other than 0 (all features) and twice the columns of the caches.
 void check_rotary(InferContext& context, const std::string& interleaved, size_t cos_input);
 
 // A negative axis counts from the end. Fails, naming node and axis, outside [-rank, rank).

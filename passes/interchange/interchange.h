@@ -24,8 +24,8 @@ struct InterchangeOptions {
   int accuracy_level = 0;
 };
 
-// The first of Plain, NBits and Qdq that keeps all weights of `graph`, and the scales that calibration gave to
-// activations, as they are.
+// The first of Plain, NBits and Qdq that keeps all weights of `graph`, and the scales that calibration gave
+// to activations, as they are.
 WeightStyle faithful_style(const Graph& graph);
 
 // A graph that computes what `graph` does, without operators of ai.quern, in the version of ai.onnx that the
