@@ -1,7 +1,9 @@
 #include "passes/weights/constant_expressions.h"
 
 #include <algorithm>
+#include <iterator>
 
+#include "ir/schema.h"
 #include "passes/cleanup/node_facts.h"
 
 namespace quern::passes {
@@ -56,6 +58,41 @@ std::vector<Value*> source_constants(Value* value) {
   return sources;
 }
 
+namespace {
+
+// PyTorch's exporter numbers the constants that it folded: "onnx::MatMul_1483", "412".
+bool is_numbered(const std::string& name) {
+  return name.starts_with("onnx::") || name.find_first_not_of("0123456789") == std::string::npos;
+}
+
+// "/model/layers.0/self_attn/q_proj/MatMul" -> "model.layers.0.self_attn.q_proj.weight"
+std::string name_in_module(const Node& node) {
+  std::string name = node.name();
+  const size_t last = name.rfind('/');
+  if (last == std::string::npos || last == 0) return "";
+  name.resize(last);
+  std::replace(name.begin(), name.end(), '/', '.');
+  return name.substr(name.find_first_not_of('.')) + ".weight";
+}
+
+// After the module of the first node that takes the value as its weight.
+std::string name_by_use(const Value& value) {
+  static constexpr std::string_view kForms[] = {"Transpose", "Cast", "Reshape", "Identity",
+                                                "DequantizeLinear"};
+  const Value* at = &value;
+  while (!at->uses().empty()) {
+    const Node& node = *at->uses().front().node;
+    const bool is_form =
+        std::any_of(std::begin(kForms), std::end(kForms), [&](auto op) { return node.is(op); });
+    if (!is_form && !node.is("QuantizeWeight", kQuernDomain) && !node.is("PackWeight", kQuernDomain))
+      return name_in_module(node);
+    at = node.output();
+  }
+  return "";
+}
+
+}  // namespace
+
 std::string weight_name(const Value& value) {
   const std::vector<Value*> sources = source_constants(const_cast<Value*>(&value));
   const Value* largest = &value;
@@ -65,7 +102,9 @@ std::string weight_name(const Value& value) {
     bytes = byte_size(*source->constant());
     largest = source;
   }
-  return largest->name();
+  if (!is_numbered(largest->name())) return largest->name();
+  const std::string named = name_by_use(value);
+  return named.empty() ? largest->name() : named;
 }
 
 }  // namespace quern::passes

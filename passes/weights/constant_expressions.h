@@ -29,7 +29,7 @@ class ConstantExpressions {
 std::vector<Value*> source_constants(Value* value);
 
 // What a report calls a weight: the name of the largest constant behind it, as it was in the user's own
-// model.
+// model; where an exporter only numbered that, the name of the module that uses it.
 std::string weight_name(const Value& value);
 
 }  // namespace quern::passes

@@ -44,6 +44,7 @@ class SiteFinder {
     WeightSite site{.value = value, .name = weight_name(*value), .rows = (*shape)[0], .cols = (*shape)[1]};
     for (const Value* source : source_constants(value)) add_name(site, source->name());
     add_name(site, value->name());
+    add_name(site, site.name);
     add_use(site, use);
     sites.push_back(std::move(site));
   }
