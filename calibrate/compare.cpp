@@ -303,19 +303,6 @@ class Comparer {
   std::vector<int64_t> position_count_;
 };
 
-void check_ids(const TokenData& data, int64_t vocabulary) {
-  if (vocabulary <= 0) return;
-  for (const Document& document : data.documents) {
-    for (const int64_t id : document.ids) {
-      if (id >= vocabulary) {
-        throw_error(ErrorCode::BadData, data.where(document), " has the token id ", id,
-                    ", outside the model's vocabulary of ", vocabulary,
-                    "; it was made with another tokenizer than the model's");
-      }
-    }
-  }
-}
-
 void check_models(const ScoredModel& reference, const ScoredModel& candidate,
                   const WindowProtocol& protocol) {
   protocol.check();
@@ -343,8 +330,8 @@ void check_models(const ScoredModel& reference, const ScoredModel& candidate,
 Comparison compare(ScoredModel& reference, ScoredModel& candidate, const TokenData& data,
                    const CompareOptions& options) {
   check_models(reference, candidate, options.protocol);
-  check_ids(data, reference.vocabulary());
-  check_ids(data, candidate.vocabulary());
+  data.check_ids(reference.vocabulary());
+  data.check_ids(candidate.vocabulary());
   return Comparer(reference, candidate, data, options).run();
 }
 

@@ -4,9 +4,9 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "ir/error.h"
-#include "runtime/interpreter.h"
 
 namespace quern::calibrate {
 namespace {
@@ -19,7 +19,30 @@ struct Sums {
   double product = 0;
   double error = 0;  // squares
   double max_error = 0;
+  std::vector<double> pooled_cosines;
 };
+
+double cosine_of(double product, double squares_a, double squares_b, bool equal) {
+  const double norms = std::sqrt(squares_a) * std::sqrt(squares_b);
+  return norms == 0 ? (equal ? 1 : 0) : product / norms;
+}
+
+// Of the means over the tokens of two [1, tokens, features].
+double pooled_cosine(const Tensor& a, const Tensor& b) {
+  const int64_t features = a.dim(2);
+  double product = 0, squares_a = 0, squares_b = 0;
+  for (int64_t f = 0; f < features; ++f) {
+    double sum_a = 0, sum_b = 0;
+    for (int64_t at = f; at < a.size(); at += features) {
+      sum_a += a.at(at);
+      sum_b += b.at(at);
+    }
+    product += sum_a * sum_b;
+    squares_a += sum_a * sum_a;
+    squares_b += sum_b * sum_b;
+  }
+  return cosine_of(product, squares_a, squares_b, squares_a == squares_b);
+}
 
 bool is_numeric(DType dtype) {
   return is_floating(dtype) || is_integer(dtype);
@@ -36,24 +59,15 @@ int64_t argmax(const Tensor& rows, int64_t row) {
 
 class TensorComparer {
  public:
-  TensorComparer(const Graph& reference, const Graph& candidate, const TensorData& data)
-      : graph_(reference), reference_(reference), candidate_(candidate), data_(data) {
-    batch_ = 1;
-    if (!reference.inputs().empty() && reference.inputs().front()->has_shape()) {
-      const SymShape& shape = reference.inputs().front()->shape();
-      if (!shape.empty()) batch_ = shape.front().as_constant().value_or(1);
-    }
-    if (batch_ < 1 || data.samples() % batch_ != 0) {
-      throw_error(ErrorCode::BadData, "'", data.source(), "' has ", data.samples(),
-                  " samples, and the model takes ", batch_, " at a time; give a multiple of that");
-    }
+  TensorComparer(const Graph& reference, const Graph& candidate, const TensorSamples& data)
+      : graph_(reference), reference_(reference), candidate_(candidate), data_(data), batch_(data.batch) {
     for (const GraphOutput& output : candidate.outputs()) candidate_names_.push_back(output.name);
   }
 
   TensorComparison run(const TensorCompareOptions& options) {
-    for (int64_t first = 0; first < data_.samples(); first += batch_) {
+    for (int64_t first = 0; first < data_.count; first += batch_) {
       add_sample(first);
-      if (options.progress) options.progress(first + batch_, data_.samples());
+      if (options.progress) options.progress(first + batch_, data_.count);
     }
     return finish();
   }
@@ -69,8 +83,7 @@ class TensorComparer {
   }
 
   void add_sample(int64_t first) {
-    runtime::NamedValues inputs;
-    for (auto& [name, array] : data_.slice(first, batch_)) inputs[name] = array;
+    const runtime::NamedValues inputs = data_.inputs(first, batch_);
     const runtime::NamedValues reference =
         timed_run(reference_, "original", inputs, result_.reference_seconds);
     const runtime::NamedValues candidate =
@@ -107,8 +120,10 @@ class TensorComparer {
       sums.error += (a - b) * (a - b);
       sums.max_error = std::max(sums.max_error, std::abs(a - b));
     }
-    const bool classes = data_.labelled() && reference.rank() == 2 && reference.dim(0) == batch_ &&
-                         is_floating(reference.dtype());
+    if (data_.are_texts && reference.rank() == 3 && reference.size() > 0)
+      sums.pooled_cosines.push_back(pooled_cosine(reference, candidate));
+    const bool classes =
+        data_.label && reference.rank() == 2 && reference.dim(0) == batch_ && is_floating(reference.dtype());
     if (classes && (classifier_.empty() || classifier_ == name)) {
       classifier_ = name;
       add_classes(reference, candidate, first);
@@ -132,19 +147,26 @@ class TensorComparer {
     return {.value = sum / static_cast<double>(clusters.size()), .interval = bootstrap_interval(clusters)};
   }
 
+  static std::optional<OutputCloseness::Pooled> summary_of(const std::vector<double>& cosines) {
+    if (cosines.empty()) return {};
+    const double sum = std::accumulate(cosines.begin(), cosines.end(), 0.0);
+    return OutputCloseness::Pooled{.mean = sum / static_cast<double>(cosines.size()),
+                                   .least = *std::min_element(cosines.begin(), cosines.end())};
+  }
+
   TensorComparison finish() {
-    result_.samples = data_.samples();
+    result_.samples = data_.count;
     for (const GraphOutput& output : graph_.outputs()) {
       const auto found = sums_.find(output.name);
       if (found == sums_.end()) continue;
       const Sums& sums = found->second;
-      const double norms = std::sqrt(sums.reference) * std::sqrt(sums.candidate);
       const double infinity = std::numeric_limits<double>::infinity();
       result_.outputs.push_back(
           {.name = output.name,
            .max_abs_error = sums.max_error,
            .sqnr_db = sums.error == 0 ? infinity : 10 * std::log10(sums.reference / sums.error),
-           .cosine = norms == 0 ? (sums.error == 0 ? 1 : 0) : sums.product / norms});
+           .cosine = cosine_of(sums.product, sums.reference, sums.candidate, sums.error == 0),
+           .pooled_cosine = summary_of(sums.pooled_cosines)});
     }
     result_.labelled = !classifier_.empty();
     if (result_.labelled) {
@@ -158,7 +180,7 @@ class TensorComparer {
   const Graph& graph_;
   runtime::Interpreter reference_;
   runtime::Interpreter candidate_;
-  const TensorData& data_;
+  const TensorSamples& data_;
   int64_t batch_ = 1;
   std::vector<std::string> candidate_names_;
   std::map<std::string, Sums> sums_;
@@ -169,11 +191,36 @@ class TensorComparer {
   TensorComparison result_;
 };
 
+// As many at once as the graph's first input states.
+TensorSamples samples_of(const Graph& graph, const TensorData& data) {
+  TensorSamples samples{.count = data.samples()};
+  if (!graph.inputs().empty() && graph.inputs().front()->has_shape()) {
+    const SymShape& shape = graph.inputs().front()->shape();
+    if (!shape.empty()) samples.batch = shape.front().as_constant().value_or(1);
+  }
+  if (samples.batch < 1 || data.samples() % samples.batch != 0) {
+    throw_error(ErrorCode::BadData, "'", data.source(), "' has ", data.samples(),
+                " samples, and the model takes ", samples.batch, " at a time; give a multiple of that");
+  }
+  samples.inputs = [&data](int64_t first, int64_t count) {
+    runtime::NamedValues inputs;
+    for (auto& [name, array] : data.slice(first, count)) inputs[name] = array;
+    return inputs;
+  };
+  if (data.labelled()) samples.label = [&data](int64_t sample) { return data.label(sample); };
+  return samples;
+}
+
 }  // namespace
+
+TensorComparison compare_tensors(const Graph& reference, const Graph& candidate, const TensorSamples& samples,
+                                 const TensorCompareOptions& options) {
+  return TensorComparer(reference, candidate, samples).run(options);
+}
 
 TensorComparison compare_tensors(const Graph& reference, const Graph& candidate, const TensorData& data,
                                  const TensorCompareOptions& options) {
-  return TensorComparer(reference, candidate, data).run(options);
+  return compare_tensors(reference, candidate, samples_of(reference, data), options);
 }
 
 }  // namespace quern::calibrate

@@ -128,6 +128,19 @@ int64_t TokenData::tokens() const {
   return count;
 }
 
+void TokenData::check_ids(int64_t vocabulary) const {
+  if (vocabulary <= 0) return;
+  for (const Document& document : documents) {
+    for (const int64_t id : document.ids) {
+      if (id >= vocabulary) {
+        throw_error(ErrorCode::BadData, where(document), " has the token id ", id,
+                    ", outside the model's vocabulary of ", vocabulary,
+                    "; it was made with another tokenizer than the model's");
+      }
+    }
+  }
+}
+
 std::string TokenData::where(const Document& document) const {
   if (document.line == 0) return "'" + source + "'";
   return concat("line ", document.line, " of '", source, "'");

@@ -42,6 +42,9 @@ struct TokenData {
   // "line 12 of 'x.jsonl'" or "'x.txt'".
   std::string where(const Document& document) const;
 
+  // Throws Error{BadData}, naming where, for an id that is not below `vocabulary`; 0: any is allowed.
+  void check_ids(int64_t vocabulary) const;
+
   // Throws Error{Io}; Error{BadData} naming the line for what is empty, not UTF-8, not JSON or of another
   // shape, and for text without a tokenizer.
   static TokenData load(const std::filesystem::path& path, const DatasetOptions& options);

@@ -7,25 +7,7 @@
 #include "ir/schema.h"
 
 namespace quern::calibrate {
-namespace {
 
-const GraphOutput& logits_output(const Graph& graph) {
-  const GraphOutput* first = nullptr;
-  for (const GraphOutput& output : graph.outputs()) {
-    if (output.name == "logits") return output;
-    if (first == nullptr &&
-        (is_floating(output.value->dtype()) || output.value->dtype() == DType::Undefined)) {
-      first = &output;
-    }
-  }
-  if (first == nullptr) {
-    throw_error(ErrorCode::Unsupported, "graph '", graph.name(),
-                "' has no output of a floating type that could be logits");
-  }
-  return *first;
-}
-
-// Rows of the tables that `ids` looks up, also through casts and reshapes; 0: none found.
 int64_t table_rows(const Value& ids) {
   int64_t rows = 0;
   for (const Use& use : ids.uses()) {
@@ -42,6 +24,24 @@ int64_t table_rows(const Value& ids) {
     if (found > 0 && (rows == 0 || found < rows)) rows = found;
   }
   return rows;
+}
+
+namespace {
+
+const GraphOutput& logits_output(const Graph& graph) {
+  const GraphOutput* first = nullptr;
+  for (const GraphOutput& output : graph.outputs()) {
+    if (output.name == "logits") return output;
+    if (first == nullptr &&
+        (is_floating(output.value->dtype()) || output.value->dtype() == DType::Undefined)) {
+      first = &output;
+    }
+  }
+  if (first == nullptr) {
+    throw_error(ErrorCode::Unsupported, "graph '", graph.name(),
+                "' has no output of a floating type that could be logits");
+  }
+  return *first;
 }
 
 class GraphModel : public ScoredModel {

@@ -47,6 +47,9 @@ class TokenInputs {
   int64_t fixed_length_ = 0;
 };
 
+// Rows of the tables that `ids` looks up, also through casts and reshapes; 0: none found.
+int64_t table_rows(const Value& ids);
+
 // Its logits are the output "logits", or its first output of a floating type: [batch, sequence, vocabulary]
 // of a model that predicts tokens, [batch, classes] of a classifier. Throws Error{Unsupported} where the
 // graph has none of these, or an input that ids alone cannot fill; and as Interpreter does.

@@ -1,6 +1,7 @@
 // The outcome of `quern validate`, and its three forms: a table, JSON, an HTML report.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -64,6 +65,11 @@ struct Validation {
     return !tensors && comparison.kind == calibrate::ScoredModel::Kind::NextToken;
   }
   int64_t rows() const { return tensors ? tensors->samples : comparison.windows; }
+  // Whether there are cosines of whole texts.
+  bool has_pooled_outputs() const {
+    return tensors && std::any_of(tensors->outputs.begin(), tensors->outputs.end(),
+                                  [](const auto& output) { return output.pooled_cosine.has_value(); });
+  }
   bool has_accuracy() const { return tensors ? tensors->labelled : comparison.labelled; }
   const calibrate::Figure& reference_accuracy() const {
     return tensors ? tensors->reference_accuracy : comparison.reference.accuracy;

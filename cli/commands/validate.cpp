@@ -7,6 +7,7 @@
 #include "calibrate/compare_tensors.h"
 #include "calibrate/decoder_model.h"
 #include "calibrate/exit_model.h"
+#include "calibrate/features.h"
 #include "calibrate/graph_model.h"
 #include "cli/commands/commands.h"
 #include "cli/diagnosis.h"
@@ -49,7 +50,8 @@ void declare(OptionSet& options) {
       .share("min-top1", "SHARE", "both must find the same token (or class) most likely this often")
       .share("max-accuracy-drop", "SHARE", "classifiers: the accuracy may fall by this, in points")
       .number("min-sqnr", "DB", {-1000, 1000},
-              "other graphs: no output may have a lower signal-to-noise ratio");
+              "other graphs, and encoders that predict nothing: no output may have a lower signal-to-noise "
+              "ratio");
   declare_diagnosis_options(options);
   options.section("The candidate with early exits");
   declare_exit_options(options);
@@ -185,6 +187,28 @@ void compare_arrays(Validation& validation, const Arguments& arguments, Console&
                                  {.progress = [&](int64_t done, int64_t) { progress.update(done); }});
 }
 
+// Encoders that predict nothing: their outputs, text by text.
+void compare_features(Validation& validation, const Arguments& arguments, Console& console,
+                      const Side& reference, const Side& candidate) {
+  const calibrate::DatasetOptions data_options{
+      .tokenizer = choose_tokenizer(reference, candidate, validation.warnings),
+      .add_special_tokens = !arguments.flag("no-special")};
+  const calibrate::TokenData data = calibrate::TokenData::load(validation.data_path, data_options);
+  validation.data_digest = data.digest;
+  validation.data_tokens = data.tokens();
+  const Graph& graph = *reference.model.file.graph;
+  const int64_t fixed = calibrate::TokenInputs(graph).fixed_length();
+  const calibrate::WindowProtocol protocol{
+      .context = arguments.integer("context").value_or(fixed > 0 ? fixed : kDefaultContext),
+      .stride = arguments.integer("stride").value_or(0)};
+  const calibrate::TensorSamples samples =
+      calibrate::feature_samples(graph, data, protocol, arguments.integer("samples").value_or(0));
+  Progress progress(console, "running", samples.count, "windows");
+  validation.tensors =
+      calibrate::compare_tensors(graph, *candidate.model.file.graph, samples,
+                                 {.progress = [&](int64_t done, int64_t) { progress.update(done); }});
+}
+
 // Tokens per second of one sequence, greedily, within about a second.
 double decode_rate(runtime::Session& session) {
   using Clock = std::chrono::steady_clock;
@@ -234,7 +258,7 @@ void add_thresholds(Validation& v, const Arguments& arguments) {
                             .interval = comparison.perplexity_increase.interval});
   }
   if (const auto limit = arguments.number("max-kl")) {
-    refuse_threshold("max-kl", !v.tensors, "arrays have no distributions");
+    refuse_threshold("max-kl", !v.tensors, "these outputs are no distributions");
     v.thresholds.push_back({.option = "max-kl",
                             .what = "mean KL divergence",
                             .limit = *limit,
@@ -261,7 +285,8 @@ void add_thresholds(Validation& v, const Arguments& arguments) {
                             .value = v.reference_accuracy().value - v.candidate_accuracy().value});
   }
   if (const auto limit = arguments.number("min-sqnr")) {
-    refuse_threshold("min-sqnr", v.tensors.has_value(), "it is for graphs that are given arrays");
+    refuse_threshold("min-sqnr", v.tensors.has_value(),
+                     "it is for graphs that are given arrays, and encoders that predict nothing");
     for (const calibrate::OutputCloseness& output : v.tensors->outputs) {
       v.thresholds.push_back({.option = "min-sqnr",
                               .what = "SQNR of '" + output.name + "', dB,",
@@ -348,6 +373,8 @@ ExitStatus run(const Arguments& arguments, Console& console) {
   check_origin(validation, reference.model.file, candidate.model.file);
   if (calibrate::is_tensor_file(validation.data_path)) {
     compare_arrays(validation, arguments, console, reference, candidate);
+  } else if (!reference.session && calibrate::gives_features(*reference.model.file.graph)) {
+    compare_features(validation, arguments, console, reference, candidate);
   } else {
     compare_tokens(validation, arguments, console, reference, candidate);
   }

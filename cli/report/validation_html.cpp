@@ -61,8 +61,9 @@ std::string tiles(const Validation& v) {
 }
 
 std::string row(const std::string& name, const std::string& a, const std::string& b,
-                const std::string& change) {
-  return "<tr><td>" + name + "</td><td>" + a + "</td><td>" + b + "</td><td>" + change + "</td></tr>\n";
+                const std::string& change, const std::string& last = "") {
+  return "<tr><td>" + name + "</td><td>" + a + "</td><td>" + b + "</td><td>" + change + "</td>" +
+         (last.empty() ? "" : "<td>" + last + "</td>") + "</tr>\n";
 }
 
 std::string rate_row(const std::string& name, double a, double b) {
@@ -120,10 +121,13 @@ std::string agreement_table(const Validation& v) {
 
 std::string outputs_table(const Validation& v) {
   std::string text =
-      "<table><tr><th>output</th><th>largest error</th><th>SQNR, dB</th><th>cosine</th></tr>\n";
+      "<table><tr><th>output</th><th>largest error</th><th>SQNR, dB</th><th>cosine</th>"
+      "<th>cosine of texts, mean and lowest</th></tr>\n";
   for (const calibrate::OutputCloseness& output : v.tensors->outputs) {
+    const auto& pooled = output.pooled_cosine;
     text += row(escape(output.name), format_number(output.max_abs_error, 3), format_fixed(output.sqnr_db, 1),
-                format_number(output.cosine, 6));
+                format_number(output.cosine, 6),
+                pooled ? format_number(pooled->mean, 6) + ", " + format_number(pooled->least, 6) : "");
   }
   return text + "</table>\n";
 }

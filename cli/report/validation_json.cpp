@@ -69,6 +69,10 @@ ordered_json outputs_json(const Validation& validation) {
                        {"max_abs_error", output.max_abs_error},
                        {"sqnr_db", output.sqnr_db},
                        {"cosine", output.cosine}});
+    if (output.pooled_cosine) {
+      outputs.back()["pooled_cosine"] = {{"mean", output.pooled_cosine->mean},
+                                         {"min", output.pooled_cosine->least}};
+    }
   }
   return outputs;
 }

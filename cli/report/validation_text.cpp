@@ -69,11 +69,21 @@ std::string agreement_text(const Validation& validation) {
 }
 
 std::string outputs_text(const Validation& validation) {
-  Table table(
-      {{"output"}, {"max error", Align::Right}, {"SQNR, dB", Align::Right}, {"cosine", Align::Right}});
+  std::vector<Table::Column> columns = {
+      {"output"}, {"max error", Align::Right}, {"SQNR, dB", Align::Right}, {"cosine", Align::Right}};
+  if (validation.has_pooled_outputs()) {
+    columns.push_back({"texts: mean", Align::Right});
+    columns.push_back({"lowest", Align::Right});
+  }
+  Table table(columns);
   for (const calibrate::OutputCloseness& output : validation.tensors->outputs) {
-    table.add_row({one_line(output.name), format_number(output.max_abs_error, 3),
-                   format_fixed(output.sqnr_db, 1), format_number(output.cosine, 6)});
+    std::vector<std::string> row = {one_line(output.name), format_number(output.max_abs_error, 3),
+                                    format_fixed(output.sqnr_db, 1), format_number(output.cosine, 6)};
+    if (output.pooled_cosine) {
+      row.push_back(format_number(output.pooled_cosine->mean, 6));
+      row.push_back(format_number(output.pooled_cosine->least, 6));
+    }
+    table.add_row(row);
   }
   return table.to_string();
 }
