@@ -243,6 +243,7 @@ ExitStatus run(const Arguments& arguments, Console& console) {
   if (!arguments.flag("ignore-eos")) options.end_ids = model.end_ids;
   options.stop = arguments.list("stop");
   options.sampling = sampling.options;
+  if (model.tokenizer) options.sampling.vocabulary = model.tokenizer->vocab_size();
   options.cancel = &interrupt.requested();
   options.strategy = speculation(arguments, model, console);
   const auto exit_statistics = std::make_shared<runtime::ExitStatistics>();

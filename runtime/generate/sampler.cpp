@@ -32,6 +32,7 @@ void SamplingOptions::check() const {
   };
   // Each condition is written so that NaN fails it.
   if (!(temperature > 0 && std::isfinite(temperature))) refuse("temperature", temperature, "more than 0");
+  if (vocabulary < 0) refuse("vocabulary", static_cast<double>(vocabulary), "0 (all) or more");
   if (top_k < 0) refuse("top_k", static_cast<double>(top_k), "0 (all) or more");
   if (!(top_p > 0 && top_p <= 1)) refuse("top_p", top_p, "more than 0 and at most 1");
   if (!(min_p >= 0 && min_p <= 1)) refuse("min_p", min_p, "from 0 to 1");
@@ -70,6 +71,7 @@ Sampler::Sampler(const SamplingOptions& options) : options_(options) {
 }
 
 std::span<const float> Sampler::penalized(std::span<const float> logits, std::span<const int64_t> history) {
+  logits = choosable(logits);
   if (options_.repetition_penalty == 1.0f) return logits;
   scores_.assign(logits.begin(), logits.end());
   seen_.assign(logits.size(), 0);

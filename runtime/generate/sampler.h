@@ -20,6 +20,9 @@ struct SamplingOptions {
   float repetition_penalty =
       1.0f;  // > 0; divides positive and multiplies negative logits of tokens seen before
   uint64_t seed = 0;
+  // Tokens from this id on are never chosen; 0: all may be. Models have rows for more tokens than their
+  // tokenizers, to a multiple of some size, and what stands in them was never trained.
+  int64_t vocabulary = 0;
 
   // Throws Error{InvalidArgument} naming the field that is out of range.
   void check() const;
@@ -38,6 +41,11 @@ class Sampler {
   explicit Sampler(const SamplingOptions& options);
 
   const SamplingOptions& options() const { return options_; }
+  // Those of options().vocabulary.
+  std::span<const float> choosable(std::span<const float> logits) const {
+    const auto most = static_cast<size_t>(options_.vocabulary);
+    return most == 0 || most >= logits.size() ? logits : logits.first(most);
+  }
 
   // The next token. `history`: the prompt's and the generated tokens so far, for the repetition penalty.
   // `random` advances by one draw if sampling, by none if greedy.

@@ -14,6 +14,7 @@ std::vector<TokenProbability> distribution_of(Sampler& sampler, std::span<const 
     const auto drawn_from = sampler.distribution(logits, history);
     return {drawn_from.begin(), drawn_from.end()};
   }
+  logits = sampler.choosable(logits);
   const float most = *std::max_element(logits.begin(), logits.end());
   std::vector<TokenProbability> all(logits.size());
   double total = 0;

@@ -3,6 +3,9 @@
 #include <fstream>
 
 #include "cli/context_bound.h"
+#include "formats/onnx/export.h"
+#include "formats/onnx/import.h"
+#include "ir/rewriter.h"
 #include "tests/cli/quern_binary.h"
 
 namespace quern::test {
@@ -177,6 +180,48 @@ TEST(GenerateCommand, WorksOnIdsWithoutATokenizer) {
   EXPECT_EQ(
       quern({"generate", model, "--tokenizer", example("tokenizer.json"), "-p", "hello", "-n", "1"}).status,
       0);
+}
+
+// The example with eight rows more, which are the most likely of all: to a tokenizer they mean nothing.
+void write_padded_example(const std::filesystem::path& folder) {
+  constexpr int64_t kMore = 8;
+  const auto imported = onnx_format::import_model(example("model.onnx"));
+  Graph& graph = *imported.graph;
+  const int64_t rows = 4096;
+  Rewriter rewriter(graph);
+  const auto constants = graph.constants();
+  for (Value* value : constants) {
+    const Tensor* old = value->tensor();
+    if (!old || old->rank() != 2 || (old->dim(0) != rows && old->dim(1) != rows)) continue;
+    const bool is_head = old->dim(1) == rows;
+    const Shape shape = {old->dim(0) + (is_head ? 0 : kMore), old->dim(1) + (is_head ? kMore : 0)};
+    Tensor padded = Tensor::zeros(DType::F32, shape);
+    for (int64_t r = 0; r < shape[0]; ++r) {
+      for (int64_t c = 0; c < shape[1]; ++c) {
+        const bool is_new = r >= old->dim(0) || c >= old->dim(1);
+        const double number = old->at(r % old->dim(0) * old->dim(1) + c % old->dim(1));
+        padded.set(r * shape[1] + c, is_new ? 5 * number : number);
+      }
+    }
+    rewriter.replace(value, rewriter.add_constant(std::move(padded), is_head ? "head" : "table"));
+  }
+  rewriter.commit();
+  onnx_format::export_model(graph, folder / "model.onnx");
+  std::filesystem::copy_file(example("tokenizer.json"), folder / "tokenizer.json");
+}
+
+TEST(GenerateCommand, NeverChoosesRowsThatPadTheVocabulary) {
+  const TempDir folder;
+  write_padded_example(folder.path());
+  const auto ids = [](const std::string& model, const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"generate", model, "-p", kPrompt, "-n", "24"};
+    words.insert(words.end(), more.begin(), more.end());
+    return quern_json(words).at("ids");
+  };
+  const nlohmann::json expected = ids(example("model.onnx"), {});
+  EXPECT_EQ(ids(folder / "model.onnx", {}), expected);
+  EXPECT_EQ(ids(folder / "model.onnx", {"--speculate", "ngram"}), expected);
+  for (const auto& id : ids(folder / "model.onnx", {"--temperature", "3"})) EXPECT_LT(id, 4096);
 }
 
 TEST(GenerateCommand, RefusesBadPrompts) {

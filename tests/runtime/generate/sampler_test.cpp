@@ -137,6 +137,24 @@ TEST(Sampler, GreedyTakesTheLowestOfEquals) {
   EXPECT_EQ(penalized.next(std::vector<float>{1.1f, 2, -1}, std::vector<int64_t>{1}, random), 0);
 }
 
+// Qwen's table has rows for 151,936 tokens, its tokenizer 151,665.
+TEST(Sampler, NeverTakesRowsThatPadTheVocabulary) {
+  const std::vector<float> logits = {1, 3, 2, 9, 8};
+  const std::vector<int64_t> history = {1, 4};
+  for (const float penalty : {1.0f, 1.1f}) {
+    SamplingOptions options{.repetition_penalty = penalty, .vocabulary = 3};
+    RandomStream random(1, 0);
+    EXPECT_EQ(Sampler(options).next(logits, history, random), 1);
+    options.sample = true;
+    Sampler sampler(options);
+    const auto distribution = sampler.distribution(logits, history);
+    EXPECT_EQ(distribution.back().id, 2);
+    for (int i = 0; i < 100; ++i) EXPECT_LT(sampler.next(logits, history, random), 3);
+  }
+  RandomStream random(1, 0);
+  EXPECT_EQ(Sampler({.vocabulary = 7}).next(logits, {}, random), 3);
+}
+
 TEST(Sampler, SurvivesNonsenseLogits) {
   RandomStream random;
   const float infinity = std::numeric_limits<float>::infinity(), nan = std::nanf("");
