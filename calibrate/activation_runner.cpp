@@ -1,10 +1,14 @@
 #include "calibrate/activation_runner.h"
 
 #include <cmath>
+#include <unordered_map>
 
+#include "calibrate/graph_model.h"
+#include "ir/decoder_mark.h"
 #include "ir/error.h"
 #include "runtime/decoder/program.h"
 #include "runtime/decoder/session.h"
+#include "runtime/interpreter.h"
 
 namespace quern::calibrate {
 namespace {
@@ -18,7 +22,7 @@ void check_finite(const ActivationRows& rows, const std::string& name) {
     for (int64_t c = 0; c < rows.width; ++c) {
       const float value = rows.data[r * rows.stride + c];
       if (std::isfinite(value)) continue;
-      throw_error(ErrorCode::BadData, "the activation '", name, "' is ", value, " at token ", r, ", feature ",
+      throw_error(ErrorCode::BadData, "the activation '", name, "' is ", value, " in row ", r, ", feature ",
                   c, "; calibration needs finite ones (does the model run in fp16 what overflows there?)");
     }
   }
@@ -26,43 +30,147 @@ void check_finite(const ActivationRows& rows, const std::string& name) {
 
 }  // namespace
 
-struct ActivationRunner::Impl {
-  std::vector<std::string> taps;
-  std::shared_ptr<const runtime::Program> program;
-  std::unique_ptr<runtime::Session> session;
+class ActivationRunner::Engine {
+ public:
+  explicit Engine(const std::vector<std::string>& taps) : taps_(taps) {}
+  virtual ~Engine() = default;
+  virtual void run(std::span<const int64_t> window, const Show& show) = 0;
+  virtual void run(const std::map<std::string, Tensor>& arrays, const Show& show) = 0;
+
+ protected:
+  void show_checked(const ActivationRows& rows, const Show& show) const {
+    check_finite(rows, taps_[rows.tap]);
+    show(rows);
+  }
+  const std::vector<std::string>& taps() const { return taps_; }
+
+ private:
+  std::vector<std::string> taps_;
 };
 
-ActivationRunner::ActivationRunner(const Graph& decoder, const std::vector<std::string>& taps,
-                                   const RunnerOptions& options)
-    : impl_(std::make_unique<Impl>()) {
-  impl_->taps = taps;
-  runtime::ProgramOptions program_options;
-  program_options.entries = {{}};
-  program_options.taps = taps;
-  impl_->program = runtime::Program::compile(decoder, program_options);
-  runtime::SessionOptions session_options{.threads = options.threads};
-  if (options.longest_window > 0) session_options.max_rows = options.longest_window;
-  impl_->session = std::make_unique<runtime::Session>(impl_->program, session_options);
+namespace {
+
+class DecoderEngine : public ActivationRunner::Engine {
+ public:
+  DecoderEngine(const Graph& decoder, const std::vector<std::string>& taps, const RunnerOptions& options)
+      : Engine(taps) {
+    runtime::ProgramOptions program_options;
+    program_options.entries = {{}};
+    program_options.taps = taps;
+    program_ = runtime::Program::compile(decoder, program_options);
+    runtime::SessionOptions session_options{.threads = options.threads};
+    if (options.longest_window > 0) session_options.max_rows = options.longest_window;
+    session_ = std::make_unique<runtime::Session>(program_, session_options);
+  }
+
+  void run(std::span<const int64_t> window, const ActivationRunner::Show& show) override {
+    runtime::Sequence sequence = session_->new_sequence();
+    const runtime::SequenceStep step{
+        .sequence = &sequence, .tokens = window, .logits = runtime::LogitsFor::All};
+    runtime::DecodeRunOptions options;
+    options.observer = [&](const runtime::TapView& view) {
+      show_checked({.tap = static_cast<size_t>(view.tap),
+                    .rows = view.rows,
+                    .width = view.width,
+                    .data = view.data,
+                    .stride = view.stride},
+                   show);
+    };
+    session_->run({&step, 1}, options);
+  }
+
+  void run(const std::map<std::string, Tensor>&, const ActivationRunner::Show&) override {
+    throw_error(ErrorCode::BadData, "a decoder is shown token ids: give text, or .jsonl rows, not arrays");
+  }
+
+ private:
+  std::shared_ptr<const runtime::Program> program_;
+  std::unique_ptr<runtime::Session> session_;
+};
+
+class GraphEngine : public ActivationRunner::Engine {
+ public:
+  GraphEngine(const Graph& graph, const std::vector<std::string>& taps)
+      : Engine(taps), graph_(graph.clone()), interpreter_(*graph_) {
+    for (size_t i = 0; i < taps.size(); ++i) index_[taps[i]] = i;
+  }
+
+  void run(std::span<const int64_t> window, const ActivationRunner::Show& show) override {
+    if (!inputs_) {
+      inputs_ = std::make_unique<TokenInputs>(*graph_);
+      rows_ = table_rows(inputs_->ids());
+    }
+    for (const int64_t id : window) {
+      if (rows_ > 0 && (id < 0 || id >= rows_))
+        throw_error(ErrorCode::BadData, "token id ", id, " is outside the model's vocabulary of ", rows_);
+    }
+    run(inputs_->fill(window), show);
+  }
+
+  void run(const std::map<std::string, Tensor>& arrays, const ActivationRunner::Show& show) override {
+    runtime::NamedValues values;
+    for (const auto& [name, array] : arrays) values[name] = array;
+    run(values, show);
+  }
+
+ private:
+  void run(const runtime::NamedValues& inputs, const ActivationRunner::Show& show) {
+    for (const auto& [name, value] : inputs) show_value(name, value, show);
+    runtime::RunOptions options;
+    options.on_value = [&](const Value& value, const runtime::RuntimeValue& computed) {
+      show_value(value.name(), computed, show);
+    };
+    interpreter_.run(inputs, options);
+  }
+
+  void show_value(const std::string& name, const runtime::RuntimeValue& value,
+                  const ActivationRunner::Show& show) {
+    const auto found = index_.find(name);
+    if (found == index_.end() || value.is_sequence() || !is_floating(value.dtype())) return;
+    Tensor tensor = value.dense();
+    if (tensor.rank() == 0 || tensor.size() == 0) return;
+    if (tensor.dtype() != DType::F32) tensor = tensor.cast(DType::F32);
+    const int64_t width = tensor.dim(-1);
+    show_checked({.tap = found->second,
+                  .rows = tensor.size() / width,
+                  .width = width,
+                  .data = tensor.data<float>().data(),
+                  .stride = width},
+                 show);
+  }
+
+  std::unique_ptr<Graph> graph_;
+  runtime::Interpreter interpreter_;
+  std::unordered_map<std::string, size_t> index_;
+  std::unique_ptr<TokenInputs> inputs_;  // made when ids come
+  int64_t rows_ = 0;                     // of the table that they look up
+};
+
+}  // namespace
+
+RunnerOptions runner_options(const Samples& samples, int threads) {
+  return {.threads = threads, .longest_window = samples.longest_window()};
+}
+
+ActivationRunner::ActivationRunner(const Graph& graph, const std::vector<std::string>& taps,
+                                   const RunnerOptions& options) {
+  if (has_decoder_mark(graph)) {
+    engine_ = std::make_unique<DecoderEngine>(graph, taps, options);
+  } else {
+    engine_ = std::make_unique<GraphEngine>(graph, taps);
+  }
 }
 
 ActivationRunner::~ActivationRunner() = default;
 
-void ActivationRunner::run(std::span<const int64_t> window,
-                           const std::function<void(const ActivationRows&)>& show) {
-  runtime::Sequence sequence = impl_->session->new_sequence();
-  const runtime::SequenceStep step{
-      .sequence = &sequence, .tokens = window, .logits = runtime::LogitsFor::All};
-  runtime::DecodeRunOptions options;
-  options.observer = [&](const runtime::TapView& view) {
-    const ActivationRows rows{.tap = static_cast<size_t>(view.tap),
-                              .rows = view.rows,
-                              .width = view.width,
-                              .data = view.data,
-                              .stride = view.stride};
-    check_finite(rows, impl_->taps[rows.tap]);
-    show(rows);
-  };
-  impl_->session->run({&step, 1}, options);
+void ActivationRunner::run(std::span<const int64_t> window, const Show& show) {
+  engine_->run(window, show);
+}
+
+void ActivationRunner::run(const Samples& samples, int64_t i, const Show& show) {
+  const auto index = static_cast<size_t>(i);
+  if (samples.arrays) return engine_->run(samples.arrays->slice(samples.rows[index], 1), show);
+  engine_->run(samples.windows[index], show);
 }
 
 }  // namespace quern::calibrate

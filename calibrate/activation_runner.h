@@ -1,4 +1,4 @@
-// Shows what flows through a decoder while it reads samples.
+// Shows what flows through a model while it reads samples.
 #pragma once
 
 #include <functional>
@@ -7,11 +7,12 @@
 #include <string>
 #include <vector>
 
+#include "calibrate/samples.h"
 #include "ir/graph.h"
 
 namespace quern::calibrate {
 
-// Rows of one value: those of one window's tokens. Valid during the call.
+// Rows of one value: those of one window's tokens, or all vectors along the last axis. Valid during the call.
 struct ActivationRows {
   size_t tap = 0;  // index into the names given
   int64_t rows = 0;
@@ -27,22 +28,32 @@ struct RunnerOptions {
   int64_t longest_window = 0;  // tokens of the longest window: computed in one piece
 };
 
-// A canonical decoder (docs/canonical-graph.md) with constant weights, compiled up to the values that are
-// looked at and no further. Holds its own copy of the weights; the graph may go.
+// A model with constant weights: a canonical decoder (docs/canonical-graph.md), compiled up to the values
+// that are looked at and no further, or any other graph, run whole. Holds its own copy; the graph may go.
 class ActivationRunner {
  public:
-  // `taps`: names of row-wise values of the graph. Throws as runtime::Program::compile does.
-  ActivationRunner(const Graph& decoder, const std::vector<std::string>& taps, const RunnerOptions& options);
+  using Show = std::function<void(const ActivationRows&)>;
+
+  // `taps`: names of values of the graph, row-wise ones of a decoder. Throws as runtime::Program::compile or
+  // runtime::Interpreter does.
+  ActivationRunner(const Graph& graph, const std::vector<std::string>& taps, const RunnerOptions& options);
   ~ActivationRunner();
 
-  // Computes one window from its beginning and shows every tap once. Values after SelectRows are shown for
-  // all tokens. Throws Error{BadData} for ids outside the vocabulary, and naming the tap where a value is NaN
-  // or infinite.
-  void run(std::span<const int64_t> window, const std::function<void(const ActivationRows&)>& show);
+  // Computes one window from its beginning and shows every tap that is computed, once. Values after
+  // SelectRows are shown for all tokens. Throws Error{BadData} for ids outside the vocabulary, and naming the
+  // tap where a value is NaN or infinite; Error{Unsupported} where ids alone are not what the graph takes.
+  void run(std::span<const int64_t> window, const Show& show);
+  // The same for sample `i`. Throws Error{BadData} where arrays are given to a decoder, or do not fit the
+  // inputs.
+  void run(const Samples& samples, int64_t i, const Show& show);
+
+  class Engine;  // what computes: one for decoders, one for all else
 
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  std::unique_ptr<Engine> engine_;
 };
+
+// For all windows of `samples`.
+RunnerOptions runner_options(const Samples& samples, int threads);
 
 }  // namespace quern::calibrate

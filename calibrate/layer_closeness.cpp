@@ -53,17 +53,14 @@ std::vector<LayerCloseness> compare_layers(const Graph& reference, const Graph& 
         "the models have no activation of the same name; layers are compared of a model and what quern made "
         "of it");
   }
-  RunnerOptions runner{.threads = options.threads};
-  for (const auto& window : samples.windows)
-    runner.longest_window = std::max(runner.longest_window, static_cast<int64_t>(window.size()));
+  const RunnerOptions runner = runner_options(samples, options.threads);
   ActivationRunner before(reference, taps, runner);
   ActivationRunner after(candidate, taps, runner);
   std::vector<Sums> sums(taps.size());
-  int64_t done = 0;
-  for (const auto& window : samples.windows) {
+  for (int64_t sample = 0; sample < samples.count(); ++sample) {
     std::vector<std::vector<float>> expected(taps.size());
-    before.run(window, [&](const ActivationRows& rows) { expected[rows.tap] = copy_rows(rows); });
-    after.run(window, [&](const ActivationRows& rows) {
+    before.run(samples, sample, [&](const ActivationRows& rows) { expected[rows.tap] = copy_rows(rows); });
+    after.run(samples, sample, [&](const ActivationRows& rows) {
       const std::vector<float> found = copy_rows(rows);
       const std::vector<float>& wanted = expected[rows.tap];
       if (found.size() != wanted.size()) {
@@ -79,7 +76,7 @@ std::vector<LayerCloseness> compare_layers(const Graph& reference, const Graph& 
         sum.error += (a - b) * (a - b);
       }
     });
-    if (options.progress) options.progress(++done, static_cast<int64_t>(samples.windows.size()));
+    if (options.progress) options.progress(sample + 1, samples.count());
   }
   std::vector<LayerCloseness> layers;
   for (size_t i = 0; i < taps.size(); ++i) layers.push_back(closeness(taps[i], reference, sums[i]));

@@ -133,31 +133,27 @@ void CalibrationTable::check_model(const std::string& digest, const std::string&
               model_digest, ", not of ", source, " (", digest, "); calibrate that one");
 }
 
-std::vector<std::string> product_inputs(const Graph& decoder) {
+std::vector<std::string> product_inputs(const Graph& graph) {
   std::vector<std::string> names;
   std::set<const Value*> known;
-  for (const Node* node : decoder.nodes()) {
+  for (const Node* node : graph.nodes()) {
     if (!node->is("Linear", kQuernDomain) || !known.insert(node->input(0)).second) continue;
     names.push_back(node->input(0)->name());
   }
   return names;
 }
 
-void observe(const Graph& decoder, const Samples& samples, const TableRun& run, CalibrationTable& table) {
-  const std::vector<std::string> taps = product_inputs(decoder);
+void observe(const Graph& graph, const Samples& samples, const TableRun& run, CalibrationTable& table) {
+  const std::vector<std::string> taps = product_inputs(graph);
   for (const std::string& name : taps) table.tensors[name];
-  RunnerOptions options{.threads = run.threads};
-  for (const auto& window : samples.windows)
-    options.longest_window = std::max(options.longest_window, static_cast<int64_t>(window.size()));
-  ActivationRunner runner(decoder, taps, options);
+  ActivationRunner runner(graph, taps, runner_options(samples, run.threads));
   const auto is_seen = [&](int64_t window) {
     return std::any_of(table.seen.begin(), table.seen.end(),
                        [&](const Range& range) { return range.first <= window && window < range.second; });
   };
   for (int64_t i = run.range.first; i < run.range.second; ++i) {
     if (!is_seen(i)) {
-      runner.run(samples.windows[static_cast<size_t>(i)],
-                 [&](const ActivationRows& rows) { table.tensors[taps[rows.tap]].add(rows); });
+      runner.run(samples, i, [&](const ActivationRows& rows) { table.tensors[taps[rows.tap]].add(rows); });
       table.seen = joined(std::move(table.seen), {i, i + 1});
     }
     if (run.progress) run.progress(i + 1 - run.range.first, run.range.second - run.range.first);

@@ -48,11 +48,11 @@ struct TableRun {
   std::function<void(int64_t done, int64_t total)> progress = {};
 };
 
-// The values that products of a canonical decoder take as inputs, in the order of the graph.
-std::vector<std::string> product_inputs(const Graph& decoder);
+// The values that products (ai.quern Linear) take as inputs, in the order of the graph.
+std::vector<std::string> product_inputs(const Graph& graph);
 
 // Observes the inputs of all products over the windows of `run.range` that `table` has not seen, and adds
 // them.
-void observe(const Graph& decoder, const Samples& samples, const TableRun& run, CalibrationTable& table);
+void observe(const Graph& graph, const Samples& samples, const TableRun& run, CalibrationTable& table);
 
 }  // namespace quern::calibrate

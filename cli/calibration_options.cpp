@@ -6,6 +6,7 @@
 #include "cli/files.h"
 #include "cli/target_size.h"
 #include "formats/file/checksum.h"
+#include "ir/decoder_mark.h"
 
 namespace quern::cli {
 
@@ -16,8 +17,8 @@ void declare_calibration_options(OptionSet& options) {
       .text("calibration-data", "FILE",
             "data to see activations of, unlike the data to validate with: text, or .jsonl with {\"text\": "
             "...} "
-            "or {\"ids\": [...]} a line")
-      .integer("calibration-samples", "N", {1, 1e9}, "windows drawn from it", 128)
+            "or {\"ids\": [...]} a line; .npz or .npy arrays for graphs that take no token ids")
+      .integer("calibration-samples", "N", {1, 1e9}, "windows (or rows of arrays) drawn from it", 128)
       .integer("calibration-context", "N", {1, 1e9}, "tokens of a window", 256)
       .integer("calibration-seed", "N", {0, 1e18}, "of the draw", 0)
       .number("damping", "SHARE", {0, 1e6},
@@ -59,14 +60,34 @@ void refuse_idle_calibration(const Arguments& arguments) {
   }
 }
 
-std::optional<calibrate::Samples> calibration_samples(const Arguments& arguments,
+calibrate::Samples load_samples(const std::string& path, const calibrate::SampleOptions& options,
+                                const Graph& graph, const tokenizer::Tokenizer* tokenizer) {
+  if (!calibrate::is_tensor_file(path))
+    return calibrate::draw_samples(calibrate::TokenData::load(path, {.tokenizer = tokenizer}), options);
+  if (has_decoder_mark(graph))
+    throw_error(ErrorCode::BadData, "a decoder is shown token ids: '", path,
+                "' holds arrays; give text, or .jsonl rows");
+  return calibrate::draw_samples(std::make_shared<const calibrate::TensorData>(
+                                     calibrate::TensorData::load(path, only_input_of(graph, path), {})),
+                                 options);
+}
+
+std::string only_input_of(const Graph& graph, const std::string& path) {
+  if (graph.inputs().size() == 1) return graph.inputs().front()->name();
+  if (std::filesystem::path(path).extension() != ".npy") return "";
+  throw UsageError(concat("a .npy file is one array, and the model has ", graph.inputs().size(),
+                          " inputs; give an .npz file with one array for each"));
+}
+
+std::optional<calibrate::Samples> calibration_samples(const Arguments& arguments, const Graph& graph,
                                                       const tokenizer::Tokenizer* tokenizer) {
   const std::optional<std::string> path = arguments.text("calibration-data");
   if (!path) return {};
-  const calibrate::TokenData data = calibrate::TokenData::load(*path, {.tokenizer = tokenizer});
-  return calibrate::draw_samples(data, {.samples = arguments.integer_of("calibration-samples"),
-                                        .context = arguments.integer_of("calibration-context"),
-                                        .seed = arguments.integer_of("calibration-seed")});
+  return load_samples(*path,
+                      {.samples = arguments.integer_of("calibration-samples"),
+                       .context = arguments.integer_of("calibration-context"),
+                       .seed = arguments.integer_of("calibration-seed")},
+                      graph, tokenizer);
 }
 
 std::optional<calibrate::CalibrationTable> calibration_table(const Arguments& arguments,

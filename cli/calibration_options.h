@@ -18,9 +18,17 @@ void declare_calibration_options(OptionSet& options);
 // that have declare_recipe_options() and declare_target_options(), too.
 void refuse_idle_calibration(const Arguments& arguments);
 
-// What --calibration-data names; nothing where it is not given. `tokenizer`, of the model, may be null.
-// Throws as TokenData::load and draw_samples do.
-std::optional<calibrate::Samples> calibration_samples(const Arguments& arguments,
+// Token windows, or rows of arrays, of the file `path` for `graph`. `tokenizer`, of the model, may be null.
+// Throws as TokenData::load, TensorData::load and draw_samples do; Error{BadData} for arrays and a decoder.
+calibrate::Samples load_samples(const std::string& path, const calibrate::SampleOptions& options,
+                                const Graph& graph, const tokenizer::Tokenizer* tokenizer);
+
+// The input that a .npy file `path` is for; empty for other files of a graph with several. Throws UsageError
+// for a .npy file of such a graph.
+std::string only_input_of(const Graph& graph, const std::string& path);
+
+// What --calibration-data names; nothing where it is not given. Throws as load_samples does.
+std::optional<calibrate::Samples> calibration_samples(const Arguments& arguments, const Graph& graph,
                                                       const tokenizer::Tokenizer* tokenizer);
 
 // The table that --calibration names, if it is of this model; nothing where it is

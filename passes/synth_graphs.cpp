@@ -3,6 +3,7 @@
 #include <cmath>
 #include <tuple>
 
+#include "ir/decoder_mark.h"
 #include "ir/rewriter.h"
 #include "ir/schema.h"
 #include "ir/verifier.h"
@@ -77,7 +78,7 @@ class CanonicalBuilder : public DecoderBuilder {
     const SymShape tokens = {Dim::symbol("tokens")};
     Value* ids = r_.add_input("input_ids", {DType::I64, tokens});
     positions_ = r_.add_input("positions", {DType::I64, tokens});
-    r_.set_metadata("quern.decoder", "1");
+    r_.set_metadata(kDecoderMark, "1");
     r_.set_metadata("context_length", std::to_string(shape_.context));
     const std::vector<float> frequencies = inverse_frequencies(shape_);
     frequencies_ = r_.add_constant(

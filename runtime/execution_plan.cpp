@@ -53,7 +53,7 @@ ExecutionPlan::ExecutionPlan(std::span<const Value* const> wanted, const Binding
   order(wanted, bindings, scope);
   for (Step& step : steps_) {
     step.kernels = KernelTable::instance().find(*step.node);
-    add_dense(*step.node);
+    prepare(*step.node);
     for (const Graph* sub : step.node->subgraphs()) {
       std::vector<const Value*> outputs;
       for (const GraphOutput& output : sub->outputs()) outputs.push_back(output.value);
@@ -66,18 +66,24 @@ ExecutionPlan::ExecutionPlan(std::span<const Value* const> wanted, const Binding
 }
 
 // Once, not in every run.
-void ExecutionPlan::add_dense(const Node& node) {
-  if (node.domain() == kQuernDomain) return;
+void ExecutionPlan::prepare(const Node& node) {
+  const bool takes_packed = node.domain() == kQuernDomain;
   for (const Value* input : node.inputs()) {
-    if (input == nullptr || (!input->quantized() && !input->packed()) || dense_.contains(input)) continue;
-    dense_[input] = RuntimeValue(*input->constant()).dense();
+    if (input == nullptr || (!input->quantized() && !input->packed())) continue;
+    if (takes_packed) {
+      const PackedTensor* packed = input->packed();
+      if (packed && !packed->spec().has_kernels() && !widened_.contains(input))
+        widened_[input] = widen(*packed);
+    } else if (!dense_.contains(input)) {
+      dense_[input] = RuntimeValue(*input->constant()).dense();
+    }
   }
 }
 
-const Tensor* ExecutionPlan::dense(const Node& node, const Value* input) const {
-  if (node.domain() == kQuernDomain) return nullptr;
-  const auto found = dense_.find(input);
-  return found != dense_.end() ? &found->second : nullptr;
+const RuntimeValue* ExecutionPlan::prepared(const Node& node, const Value* input) const {
+  const Prepared& values = node.domain() == kQuernDomain ? widened_ : dense_;
+  const auto found = values.find(input);
+  return found != values.end() ? &found->second : nullptr;
 }
 
 void ExecutionPlan::order(std::span<const Value* const> wanted, const Bindings& bindings,

@@ -28,8 +28,9 @@ class ExecutionPlan {
   // Graph inputs that are needed but not bound.
   const std::vector<const Value*>& missing() const { return missing_; }
   const ExecutionPlan& subgraph(const Graph* graph) const { return *subgraphs_.at(graph); }
-  // The floats of a quantized or packed constant that `node` reads without taking it as it is; else null.
-  const Tensor* dense(const Node& node, const Value* input) const;
+  // What `node` reads in place of a quantized or packed constant: its floats, where the operator does not
+  // take it as it is, and where it does, a layout that kernels read. Null: the constant itself.
+  const RuntimeValue* prepared(const Node& node, const Value* input) const;
   // Nodes without a kernel, of sub-graphs too.
   std::vector<const Node*> unsupported() const;
 
@@ -40,11 +41,14 @@ class ExecutionPlan {
   void order(std::span<const Value* const> wanted, const Bindings& bindings, const Graph* scope);
   void find_last_uses(std::span<const Value* const> wanted, const Graph* scope);
 
-  void add_dense(const Node& node);
+  using Prepared = std::map<const Value*, RuntimeValue>;
+
+  void prepare(const Node& node);
 
   std::vector<Step> steps_;
   std::vector<const Value*> missing_;
-  std::map<const Value*, Tensor> dense_;
+  Prepared dense_;    // for operators that take floats alone
+  Prepared widened_;  // for those of ai.quern
   std::map<const Graph*, std::unique_ptr<ExecutionPlan>> subgraphs_;
   mutable plain::GraphThreads threads_;
 };

@@ -66,8 +66,8 @@ class Execution : public SubgraphRunner {
     std::vector<RuntimeValue> inputs;
     inputs.reserve(node.inputs().size());
     for (const Value* input : node.inputs()) {
-      const Tensor* dense = plan_.dense(node, input);
-      inputs.push_back(dense ? RuntimeValue(*dense) : input == nullptr ? RuntimeValue() : frame_.get(input));
+      const RuntimeValue* prepared = plan_.prepared(node, input);
+      inputs.push_back(prepared ? *prepared : input == nullptr ? RuntimeValue() : frame_.get(input));
     }
     KernelContext context(node, std::move(inputs), options_.limits, this, options_.decode_step);
     const Kernel& kernel = select_kernel(step.kernels, forced_, context);

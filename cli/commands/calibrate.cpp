@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "calibrate/table.h"
+#include "cli/calibration_options.h"
 #include "cli/commands/commands.h"
 #include "cli/files.h"
 #include "cli/format.h"
@@ -26,10 +27,10 @@ void declare(OptionSet& options) {
       .text("output,o", "FILE.json", "where to write the table (required)")
       .section("Data")
       .text("data,d", "FILE",
-            "text, or .jsonl with {\"text\": ...} or {\"ids\": [...]} a line (required); keep other data to "
-            "validate with")
+            "text, or .jsonl with {\"text\": ...} or {\"ids\": [...]} a line; .npz or .npy arrays for graphs "
+            "that take no token ids (required); keep other data to validate with")
       .text("tokenizer", "FILE", "a tokenizer.json for text; default: the model's own")
-      .integer("samples", "N", {1, 1e9}, "windows drawn from the data", 128)
+      .integer("samples", "N", {1, 1e9}, "windows (or rows of arrays) drawn from the data", 128)
       .integer("context", "N", {1, 1e9}, "tokens of a window", 256)
       .integer("seed", "N", {0, 1e18}, "of the draw", 0)
       .section("Work")
@@ -128,15 +129,15 @@ ExitStatus observe(const Arguments& arguments, const std::string& output, Consol
   if (!arguments.list("TABLE").empty())
     throw UsageError("one model at a time; tables are given after the word merge");
   const auto start = Clock::now();
-  const LoadedModel model =
-      load_decoder(arguments.text_of("MODEL"), arguments.text("tokenizer"), console, "quern calibrate");
-  const calibrate::TokenData data =
-      calibrate::TokenData::load(*data_path, {.tokenizer = model.tokenizer ? &*model.tokenizer : nullptr});
+  const LoadedModel model = load_model(arguments.text_of("MODEL"), arguments.text("tokenizer"), console);
+  if (model.is_decoder()) passes::check_tokenizer(model.file.folder, *model.file.graph);
   const calibrate::Samples samples =
-      calibrate::draw_samples(data, {.samples = arguments.integer_of("samples"),
-                                     .context = arguments.integer_of("context"),
-                                     .seed = arguments.integer_of("seed")});
-  const auto windows = static_cast<int64_t>(samples.windows.size());
+      load_samples(*data_path,
+                   {.samples = arguments.integer_of("samples"),
+                    .context = arguments.integer_of("context"),
+                    .seed = arguments.integer_of("seed")},
+                   *model.file.graph, model.tokenizer ? &*model.tokenizer : nullptr);
+  const int64_t windows = samples.count();
   const std::string part = output + ".part";
   CalibrationTable table = start_of({.model_digest = digest_of(model.file),
                                      .data_digest = samples.digest,

@@ -135,8 +135,8 @@ ExitStatus run(const Arguments& arguments, Console& console) {
   for (const std::filesystem::path& file : head_files(arguments)) parts.sources.push_back(file);
 
   Conversion conversion{.model_path = model.path, .output_path = *output, .source_bytes = model.size_bytes};
-  const std::optional<calibrate::Samples> samples =
-      calibration_samples(arguments, model.folder.tokenizer ? &model.folder.tokenizer->tokenizer : nullptr);
+  const std::optional<calibrate::Samples> samples = calibration_samples(
+      arguments, *model.graph, model.folder.tokenizer ? &model.folder.tokenizer->tokenizer : nullptr);
   if (has_target(arguments)) {
     if (!samples) throw UsageError("choosing formats needs data to measure on: --calibration-data FILE");
     nlohmann::json weights = weight_options(arguments);

@@ -9,6 +9,7 @@
 #include "calibrate/exit_model.h"
 #include "calibrate/features.h"
 #include "calibrate/graph_model.h"
+#include "cli/calibration_options.h"
 #include "cli/commands/commands.h"
 #include "cli/diagnosis.h"
 #include "cli/exit_options.h"
@@ -173,13 +174,9 @@ void compare_tokens(Validation& validation, const Arguments& arguments, Console&
 void compare_arrays(Validation& validation, const Arguments& arguments, Console& console,
                     const Side& reference, const Side& candidate) {
   const Graph& graph = *reference.model.file.graph;
-  const std::string only_input = graph.inputs().size() == 1 ? graph.inputs().front()->name() : "";
-  if (only_input.empty() && std::filesystem::path(validation.data_path).extension() == ".npy") {
-    throw UsageError(concat("a .npy file is one array, and the model has ", graph.inputs().size(),
-                            " inputs; give an .npz file with one array for each"));
-  }
-  const calibrate::TensorData data = calibrate::TensorData::load(
-      validation.data_path, only_input, {.samples = arguments.integer("samples").value_or(0)});
+  const calibrate::TensorData data =
+      calibrate::TensorData::load(validation.data_path, only_input_of(graph, validation.data_path),
+                                  {.samples = arguments.integer("samples").value_or(0)});
   validation.data_digest = data.digest();
   Progress progress(console, "running", data.samples(), "samples");
   validation.tensors =

@@ -4,6 +4,7 @@
 #include <set>
 #include <unordered_set>
 
+#include "ir/decoder_mark.h"
 #include "ir/schema.h"
 #include "passes/canonicalize/row_builder.h"
 
@@ -131,7 +132,7 @@ std::string convert(Graph& graph, const GraphOutput& output, const TransformerIn
   const std::vector<Value*> old_inputs = graph.inputs();
   for (const GraphOutput& each : graph.outputs()) rewriter.remove_output(each.name);
   rewriter.add_output(logits, "logits");
-  rewriter.set_metadata("quern.decoder", "1");
+  rewriter.set_metadata(kDecoderMark, "1");
   if (builder.context_length() > 0) {
     rewriter.set_metadata("context_length", std::to_string(builder.context_length()));
   }
@@ -145,8 +146,7 @@ std::string convert(Graph& graph, const GraphOutput& output, const TransformerIn
 }  // namespace
 
 bool is_decoder(const Graph& graph) {
-  const auto found = graph.metadata().find("quern.decoder");
-  return found != graph.metadata().end() && found->second == "1";
+  return has_decoder_mark(graph);
 }
 
 ToDecoder::ToDecoder()

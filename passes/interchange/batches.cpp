@@ -4,6 +4,7 @@
 #include <set>
 #include <unordered_map>
 
+#include "ir/decoder_mark.h"
 #include "passes/interchange/batch_attention.h"
 
 namespace quern::passes {
@@ -51,7 +52,7 @@ class Batches {
       rewriter.add_output(cache.present_value, cache_name("present", layer, "value"));
     }
     for (const auto& [key, text] : rows_.metadata()) {
-      if (key != "quern.decoder") rewriter.set_metadata(key, text);
+      if (key != kDecoderMark) rewriter.set_metadata(key, text);
     }
     batch_.commit();
     return std::move(graph_);

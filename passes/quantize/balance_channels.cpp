@@ -134,17 +134,14 @@ class Balancer {
     constexpr int64_t kBytes = 64'000'000;
     const int64_t kept = std::clamp<int64_t>(kBytes / (4 * width), 1, rows_);
     const std::unique_ptr<Graph> model = float_model();
-    calibrate::RunnerOptions options{.threads = context_.threads};
-    const auto& windows = context_.samples->windows;
-    for (const auto& window : windows)
-      options.longest_window = std::max(options.longest_window, static_cast<int64_t>(window.size()));
+    const calibrate::Samples& samples = *context_.samples;
     const int64_t every = std::max<int64_t>(1, context_.samples->tokens() / kept);
     std::vector<Seen> seen(taps.size());
-    ActivationRunner runner(*model, taps, options);
-    for (size_t i = 0; i < windows.size(); ++i) {
+    ActivationRunner runner(*model, taps, calibrate::runner_options(samples, context_.threads));
+    for (int64_t i = 0; i < samples.count(); ++i) {
       context_.report_progress("ranges of channels",
-                               0.5 * static_cast<double>(i) / static_cast<double>(windows.size()));
-      runner.run(windows[i], [&](const ActivationRows& rows) {
+                               0.5 * static_cast<double>(i) / static_cast<double>(samples.count()));
+      runner.run(samples, i, [&](const ActivationRows& rows) {
         seen[rows.tap].add(rows, every, static_cast<size_t>(kept));
       });
     }
@@ -317,12 +314,6 @@ PassReport BalanceChannels::run(Graph& graph, PassContext& context) {
         ErrorCode::InvalidArgument,
         "the methods smooth and awq need to know activations: --calibration-data FILE, text or .jsonl, or "
         "--calibration TABLE.json");
-  }
-  if (!is_decoder(graph)) {
-    throw_error(
-        ErrorCode::Unsupported,
-        "smooth and awq look at a decoder's activations, and this graph is none that quern recognises; the "
-        "methods rtn, hqq and lsq without calibration data need none");
   }
   if (rows_ < 1) throw_error(ErrorCode::InvalidArgument, "balance-channels wants rows of 1 or more");
   return Balancer(graph, context, rows_).run();

@@ -176,9 +176,7 @@ class WeightCalibrator {
   WeightCalibrator(Graph& graph, PassContext& context, const Settings& settings)
       : graph_(graph), context_(context), settings_(settings), model_(graph, context) {
     if (context.samples == nullptr) return;
-    for (const auto& window : samples().windows)
-      runner_.longest_window = std::max(runner_.longest_window, static_cast<int64_t>(window.size()));
-    runner_.threads = context.threads;
+    runner_ = calibrate::runner_options(samples(), context.threads);
   }
 
   PassReport run() {
@@ -208,10 +206,9 @@ class WeightCalibrator {
       for (size_t i = 0; i < taps.size(); ++i) sums[i] = observed_squares(taps[i]);
     } else if (!taps.empty()) {
       ActivationRunner runner(model_.graph(), taps, runner_);
-      int64_t done = 0;
-      for (const auto& window : samples().windows) {
-        context_.report_progress("importance of inputs", share(done++));
-        runner.run(window, [&](const ActivationRows& rows) { add_squares(rows, sums[rows.tap]); });
+      for (int64_t i = 0; i < samples().count(); ++i) {
+        context_.report_progress("importance of inputs", share(i));
+        runner.run(samples(), i, [&](const ActivationRows& rows) { add_squares(rows, sums[rows.tap]); });
       }
     }
     for (const Site* site : stage) {
@@ -312,15 +309,14 @@ class WeightCalibrator {
     ActivationRunner runner(model_.graph(), taps, runner_);
     std::unique_ptr<ActivationRunner> reference;
     if (original != nullptr) reference = std::make_unique<ActivationRunner>(*original, taps, runner_);
-    int64_t done = 0;
-    for (const auto& window : samples().windows) {
-      context_.report_progress("moments of '" + taps.front() + "'", share(done++));
+    for (int64_t i = 0; i < samples().count(); ++i) {
+      context_.report_progress("moments of '" + taps.front() + "'", share(i));
       std::vector<std::vector<float>> before(taps.size());
       if (reference) {
-        reference->run(window,
+        reference->run(samples(), i,
                        [&](const ActivationRows& rows) { before[rows.tap] = calibrate::copy_rows(rows); });
       }
-      runner.run(window, [&](const ActivationRows& rows) {
+      runner.run(samples(), i, [&](const ActivationRows& rows) {
         Moments& sums = moments[taps[rows.tap]];
         if (sums.own.size == 0) {
           sums.own = SquareMatrix(rows.width);
@@ -384,8 +380,8 @@ class WeightCalibrator {
   }
 
   double share(int64_t windows_done) const {
-    return progress_.first + progress_.second * static_cast<double>(windows_done) /
-                                 static_cast<double>(samples().windows.size());
+    return progress_.first +
+           progress_.second * static_cast<double>(windows_done) / static_cast<double>(samples().count());
   }
 
   Graph& graph_;
@@ -433,11 +429,6 @@ PassReport CalibrateWeights::run(Graph& graph, PassContext& context) {
   if (!data_.empty() && context.samples != nullptr && data_ != context.samples->digest) {
     throw_error(ErrorCode::InvalidArgument, "the recipe was made with calibration data of SHA-256 ", data_,
                 ", '", context.samples->source, "' has ", context.samples->digest);
-  }
-  if (!is_decoder(graph)) {
-    throw_error(ErrorCode::Unsupported,
-                "calibration shows token ids to a decoder, and this graph is none that quern recognises; the "
-                "methods rtn, hqq and lsq without calibration data need none");
   }
   if (damping_ < 0 || propagate_ < 0 || propagate_ > 1 || sweeps_ < 0 || stages_ < 0 || moment_memory_ < 1) {
     throw_error(ErrorCode::InvalidArgument,

@@ -94,16 +94,13 @@ std::map<std::string, Observer> observe(const Graph& graph, const std::vector<st
   }
   rewriter.commit();
   MaterializeWeights().run(*model, context);
-  const auto& windows = context.samples->windows;
-  calibrate::RunnerOptions options{.threads = context.threads};
-  for (const auto& window : windows)
-    options.longest_window = std::max(options.longest_window, static_cast<int64_t>(window.size()));
-  calibrate::ActivationRunner runner(*model, taps, options);
+  const calibrate::Samples& samples = *context.samples;
+  calibrate::ActivationRunner runner(*model, taps, calibrate::runner_options(samples, context.threads));
   std::map<std::string, Observer> seen;
-  for (size_t i = 0; i < windows.size(); ++i) {
+  for (int64_t i = 0; i < samples.count(); ++i) {
     context.report_progress("ranges of activations",
-                            static_cast<double>(i) / static_cast<double>(windows.size()));
-    runner.run(windows[i], [&](const calibrate::ActivationRows& rows) { seen[taps[rows.tap]].add(rows); });
+                            static_cast<double>(i) / static_cast<double>(samples.count()));
+    runner.run(samples, i, [&](const calibrate::ActivationRows& rows) { seen[taps[rows.tap]].add(rows); });
   }
   return seen;
 }
@@ -123,12 +120,6 @@ PassReport StaticActivations::run(Graph& graph, PassContext& context) {
   if (context.samples == nullptr && context.table == nullptr) {
     throw_error(ErrorCode::InvalidArgument,
                 "static activations need their ranges: --calibration TABLE.json, or --calibration-data FILE");
-  }
-  if (!is_decoder(graph)) {
-    throw_error(
-        ErrorCode::Unsupported,
-        "calibration shows token ids to a decoder, and this graph is none that quern recognises; dynamic "
-        "activations need none");
   }
   std::map<std::string, Observer> seen;
   if (context.samples != nullptr) {

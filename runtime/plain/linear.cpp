@@ -92,8 +92,8 @@ bool is_floats(const KernelContext& context, size_t input) {
 }
 
 bool takes_linear(const KernelContext& context) {
-  const bool packed = context.has_input(1) && context.value(1).packed() != nullptr;
-  return is_floats(context, 0) && (packed || is_floats(context, 1)) &&
+  const PackedTensor* packed = context.has_input(1) ? context.value(1).packed() : nullptr;
+  return is_floats(context, 0) && ((packed && packed->spec().has_kernels()) || is_floats(context, 1)) &&
          (!context.has_input(2) || is_floats(context, 2));
 }
 
