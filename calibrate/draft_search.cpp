@@ -25,7 +25,7 @@ class Texts {
     const int64_t context = options.context;
     const int64_t count = std::min(kMostTexts, static_cast<int64_t>(tokens.size()) / context);
     if (count < 1) {
-      throw_error(ErrorCode::BadData, "the text has ", tokens.size(), " tokens; one piece of ", context,
+      throw_error(ErrorCode::BadData, "the data has ", tokens.size(), " tokens; one piece of ", context,
                   " is the least that drafts can be tried on");
     }
     const auto step = (static_cast<int64_t>(tokens.size()) - context) / std::max<int64_t>(1, count - 1);

@@ -160,8 +160,8 @@ ExitQuality ExitEvaluator::evaluate(double threshold) {
 
 ThresholdResult find_exit_threshold(ExitEvaluator& evaluator, const ThresholdSearch& search) {
   if (!(search.tolerance > 0 && search.tolerance < 1) || !(search.delta > 0 && search.delta < 1)) {
-    throw_error(ErrorCode::InvalidArgument, "tolerance ", search.tolerance, " and delta ", search.delta,
-                " must lie between 0 and 1");
+    throw_error(ErrorCode::InvalidArgument, "tolerance ", search.tolerance, " and 1 - confidence level ",
+                search.delta, " must lie between 0 and 1");
   }
   const std::vector<double> thresholds = search.thresholds.empty() ? usual_thresholds() : search.thresholds;
   if (!std::is_sorted(thresholds.rbegin(), thresholds.rend()))

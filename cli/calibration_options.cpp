@@ -72,6 +72,24 @@ calibrate::Samples load_samples(const std::string& path, const calibrate::Sample
                                  options);
 }
 
+void require_calibration(const Arguments& arguments) {
+  const bool has_data = arguments.given("calibration-data");
+  if (has_method(arguments, {"gptq"}) && !has_data) {
+    throw UsageError(
+        "the method gptq needs data to see activations of: --calibration-data FILE, text or .jsonl");
+  }
+  if (has_data || arguments.given("calibration")) return;
+  if (has_method(arguments, {"smooth", "awq"})) {
+    throw UsageError(
+        "the methods smooth and awq need to know activations: --calibration-data FILE, text or .jsonl, or "
+        "--calibration TABLE.json");
+  }
+  if (arguments.text_of("activations") == "static") {
+    throw UsageError(
+        "static activations need their ranges: --calibration TABLE.json, or --calibration-data FILE");
+  }
+}
+
 std::string only_input_of(const Graph& graph, const std::string& path) {
   if (graph.inputs().size() == 1) return graph.inputs().front()->name();
   if (std::filesystem::path(path).extension() != ".npy") return "";

@@ -18,6 +18,10 @@ void declare_calibration_options(OptionSet& options);
 // that have declare_recipe_options() and declare_target_options(), too.
 void refuse_idle_calibration(const Arguments& arguments);
 
+// Throws UsageError where a method is asked for that needs --calibration-data or --calibration, before
+// anything is read. For commands as above.
+void require_calibration(const Arguments& arguments);
+
 // Token windows, or rows of arrays, of the file `path` for `graph`. `tokenizer`, of the model, may be null.
 // Throws as TokenData::load, TensorData::load and draw_samples do; Error{BadData} for arrays and a decoder.
 calibrate::Samples load_samples(const std::string& path, const calibrate::SampleOptions& options,

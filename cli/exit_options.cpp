@@ -34,24 +34,34 @@ ExitRule fixed_rule(const std::string& layer) {
 
 // What `quern calibrate-exits -o` wrote.
 ExitRule read_rule(const std::string& path) {
+  constexpr double kMostDecay = 1e3;  // of --exit-decay
   const json object = json::parse(read_input(path), nullptr, false);
   const auto fail = [&](const char* why) {
     throw_error(ErrorCode::BadData, "'", one_line(path), "': ", why,
                 "; what `quern calibrate-exits -o` writes was expected");
   };
+  if (object.is_discarded()) fail("no JSON");
   if (!object.is_object() || !object.contains("confidence") || !object["confidence"].is_string())
     fail("no \"confidence\"");
   const auto confidence = confidence_of(object["confidence"].get<std::string>());
   if (!confidence) fail("an unknown confidence");
   if (!object.contains("threshold") || !object["threshold"].is_number()) fail("no threshold was found to do");
   ExitRule rule{.confidence = *confidence, .threshold = object["threshold"].get<double>()};
-  if (object.contains("decay") && object["decay"].is_number()) rule.decay = object["decay"].get<double>();
-  if (object.contains("layers") && object["layers"].is_array()) {
+  if (!(rule.threshold >= 0 && rule.threshold <= 1)) fail("a threshold lies between 0 and 1");
+  if (object.contains("decay")) {
+    if (!object["decay"].is_number()) fail("the decay is no number");
+    rule.decay = object["decay"].get<double>();
+    if (!(rule.decay >= 0 && rule.decay <= kMostDecay)) fail("a decay lies between 0 and 1000");
+  }
+  if (object.contains("layers")) {
+    if (!object["layers"].is_array()) fail("layers are no list");
     for (const json& layer : object["layers"]) {
       if (!layer.is_number_integer()) fail("layers are whole numbers");
       rule.layers.push_back(layer.get<int64_t>());
     }
   }
+  if (*confidence == ExitConfidence::Always && rule.layers.size() != 1)
+    fail("a fixed exit is behind one layer");
   return rule;
 }
 

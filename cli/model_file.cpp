@@ -18,7 +18,7 @@ bool is_model_name(const std::filesystem::path& path) {
 }
 
 // The model file in a folder, by the names that exporters give it; else the only one there.
-std::filesystem::path model_in(const std::filesystem::path& folder) {
+std::filesystem::path model_in(const std::filesystem::path& folder, Console& console) {
   std::vector<std::filesystem::path> found;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     if (is_model_name(entry.path())) found.push_back(entry.path());
@@ -27,7 +27,10 @@ std::filesystem::path model_in(const std::filesystem::path& folder) {
   if (found.size() == 1) return found.front();
   for (const char* usual : {"model.onnx", "decoder_model_merged.onnx"}) {
     const auto match = std::find(found.begin(), found.end(), folder / usual);
-    if (match != found.end()) return *match;
+    if (match == found.end()) continue;
+    console.note(
+        concat("taking '", usual, "' of the ", found.size(), " models in '", one_line(folder.string()), "'"));
+    return *match;
   }
   if (found.empty()) {
     throw_error(ErrorCode::Io, "'", folder.string(), "' holds no model: neither an .onnx nor a .quern file");
@@ -87,7 +90,7 @@ void open_artifact(ModelFile& model, bool verify) {
 ModelFile open_model_file(const std::filesystem::path& path, Console& console, bool verify) {
   std::error_code ignored;
   ModelFile model;
-  model.path = std::filesystem::is_directory(path, ignored) ? model_in(path) : path;
+  model.path = std::filesystem::is_directory(path, ignored) ? model_in(path, console) : path;
   if (artifact::is_artifact(model.path) || model.path.extension() == ".quern") {
     open_artifact(model, verify);
   } else {

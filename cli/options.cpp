@@ -64,10 +64,11 @@ void check_value(const OptionSpec& spec, const std::string& text) {
   if (spec.kind == Kind::Share) {
     const std::optional<double> share = parse_share(text);
     if (!share) usage_error(option, " takes a share such as 1% or 0.01, not '", text, "'");
-    if (*share > 1 && !text.ends_with('%')) {
-      // Nearly everyone who writes 5 means 5%, and a gate of 500% lets everything pass.
+    // Nearly everyone who writes 5 means 5%, and a gate of 500%, or a limit of 100%, lets everything pass.
+    const bool lets_all_pass = *share > 1 || (*share == 1 && spec.name.starts_with("max-"));
+    if (lets_all_pass && !text.ends_with('%')) {
       usage_error(option, " takes a share such as 1% or 0.01; '", text, "' would be ", *share * 100,
-                  "%: write ", text, "% or ", *share * 100, "%");
+                  "%: write ", text, "%", *share == 1 ? " or 100%" : "");
     }
     return;
   }

@@ -1,5 +1,6 @@
 // From words to a command, and from whatever it throws to one line and a status.
 #include <cstdlib>
+#include <map>
 #include <new>
 #include <nlohmann/json.hpp>
 
@@ -14,6 +15,14 @@ namespace {
 std::string unknown(const std::string& typed) {
   std::vector<std::string> names;
   for (const Command& command : commands()) names.emplace_back(command.name);
+  // What other tools call it.
+  static const std::map<std::string, const char*> kElsewhere = {
+      {"quantize", "convert"}, {"quantise", "convert"},  {"compile", "convert"},     {"optimize", "convert"},
+      {"eval", "validate"},    {"evaluate", "validate"}, {"perplexity", "validate"}, {"ppl", "validate"},
+      {"chat", "generate"},    {"benchmark", "bench"},   {"info", "inspect"},        {"show", "inspect"},
+      {"infer", "run"},        {"tune", "tune-draft"},   {"train", "train-heads"}};
+  const auto elsewhere = kElsewhere.find(typed);
+  if (elsewhere != kElsewhere.end()) return " '" + typed + "'; did you mean '" + elsewhere->second + "'?";
   const std::string near = did_you_mean(typed, names);
   return " '" + typed + "'" + (near.empty() ? "; `quern help` lists the commands" : near);
 }

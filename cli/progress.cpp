@@ -69,7 +69,9 @@ std::string Progress::numbers() const {
 std::string Progress::time_left() const {
   if (total_ <= 0 || done_ <= 0 || done_ >= total_) return "";
   const double passed = Seconds(Clock::now() - start_).count();
-  if (passed < 1) return "";
+  // The first steps warm up, and say nothing of the others.
+  const bool tells = passed >= 1 && (done_ >= std::max<int64_t>(2, total_ / 50) || passed >= 30);
+  if (!tells) return "";
   return ", " + format_seconds(passed / static_cast<double>(done_) * static_cast<double>(total_ - done_)) +
          " left";
 }

@@ -1,6 +1,7 @@
 #include "cli/recipe_options.h"
 #include "cli/exit_options.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "cli/calibration_options.h"
@@ -35,6 +36,14 @@ void apply_setting(const std::string& setting, json& entry) {
   } else if (key == "tensor" || key == "channel" || key == "group") {
     entry["granularity"] = key;
   } else {
+    const std::vector<std::string>& formats = passes::WeightSettings::weight_choices();
+    if (std::find(formats.begin(), formats.end(), key) == formats.end()) {
+      std::string all;
+      for (const std::string& format : formats) all += format + ", ";
+      throw UsageError("--override: '" + key + "' is no setting; there are " + all +
+                       "symmetric, asymmetric, tensor, channel, group, group-size:N, method:M, clip:RULE and "
+                       "scales:f16|f32");
+    }
     entry["weights"] = key;
   }
 }

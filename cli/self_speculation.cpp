@@ -32,7 +32,11 @@ runtime::SelfDraft read_draft(const std::string& path) {
       throw_error(ErrorCode::BadData, "'", one_line(path), "': layers are whole numbers");
     draft.layers.push_back(layer.get<int64_t>());
   }
-  draft.exit_head = object.value("exit_head", false);
+  if (const auto head = object.find("exit_head"); head != object.end()) {
+    if (!head->is_boolean())
+      throw_error(ErrorCode::BadData, "'", one_line(path), "': \"exit_head\" is true or false");
+    draft.exit_head = head->get<bool>();
+  }
   return draft;
 }
 
@@ -68,6 +72,10 @@ runtime::SelfDraft parse_draft_layers(const std::string& text) {
     return first_layers(parse_integer(text.substr(std::string(prefix).size())).value_or(0), exit_head, text);
   }
   if (auto layers = parse_list(text)) return {.layers = std::move(*layers)};
+  if (text.find_first_not_of("0123456789,- ") == std::string::npos) {
+    throw UsageError("--draft-layers '" + text +
+                     "': layers ascend from 0, such as 0-3,6, which leaves layers 4 and 5 out");
+  }
   return read_draft(text);
 }
 

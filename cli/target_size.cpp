@@ -200,6 +200,8 @@ void choose_formats(const Arguments& arguments, const ModelFile& model, const ca
   }
   std::vector<size_t> choice;
   if (const auto limit = arguments.number("max-ppl-increase")) {
+    if (*limit < 0)
+      throw UsageError("--max-ppl-increase is 0% or more: quantizing is not asked to improve the model");
     choice = smallest(tensors, whole, *limit, weights, calibration, console);
   } else if (const auto bits = arguments.number("target-bits")) {
     choice = passes::assign_formats(

@@ -117,6 +117,7 @@ ExitStatus run(const Arguments& arguments, Console& console) {
   }
   const std::optional<std::string> output = arguments.text("output");
   if (!output) throw UsageError("missing --output FILE.quern");
+  if (!arguments.given("recipe")) require_calibration(arguments);
   check_outputs(arguments);
   const auto start = std::chrono::steady_clock::now();
   // Weights come and go one at a time: each on pages of its own, which the system has back at once.

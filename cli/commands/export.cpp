@@ -2,12 +2,15 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "cli/commands/commands.h"
 #include "cli/format.h"
 #include "cli/model_file.h"
 #include "formats/onnx/export.h"
 #include "formats/onnx/import.h"
+#include "ir/decoder_mark.h"
+#include "ir/schema.h"
 #include "passes/compile.h"
 #include "passes/interchange/interchange.h"
 
@@ -75,17 +78,45 @@ std::unique_ptr<Graph> for_others(const ModelFile& model, const std::string& sty
   });
 }
 
+// What of the artifact the file does not say, and what to mind.
+std::vector<std::string> notes_of(const Graph& graph, WeightStyle style, bool fused) {
+  std::vector<std::string> notes;
+  if (has_decoder_mark(graph) && fused) {
+    notes.emplace_back(
+        "sequences of a batch are to be padded on the right; --operators onnx takes padding on the left, "
+        "too");
+  }
+  std::set<std::string> kinds;
+  for (const Node* node : graph.nodes()) {
+    if (node->is("Linear", kQuernDomain) && node->has_attribute("activations"))
+      kinds.insert(node->string_attribute("activations", ""));
+  }
+  const bool keeps_static = style == WeightStyle::Qdq || style == WeightStyle::QOperator;
+  if (kinds.erase("static") > 0 && !keeps_static)
+    notes.emplace_back("activations are not rounded to 8 bits; --style qdq keeps their calibrated scales");
+  if (!kinds.empty() && style != WeightStyle::QOperator)
+    notes.emplace_back("activations are not rounded to 8 bits; --style qoperator rounds them");
+  if (const auto cache = graph.metadata().find("cache"); cache != graph.metadata().end())
+    notes.push_back("keys and values are floats, not " + cache->second + " as in the artifact");
+  return notes;
+}
+
 ExitStatus run(const Arguments& arguments, Console& console) {
   const std::optional<std::string> output = arguments.text("output");
   if (!output) throw UsageError("missing --output FILE.onnx");
   ModelFile model = open_model_file(arguments.text_of("MODEL"), console, true);
   const std::string style = style_of(arguments, model);
+  std::vector<std::string> notes;
+  if (arguments.given("accuracy-level") && style != "nbits" && style != "as-is")
+    throw UsageError("--accuracy-level is MatMulNBits' own, of --style nbits; this is " + style);
   if (style == "as-is") {
     for (const char* option : {"operators", "accuracy-level"}) {
       if (arguments.given(option))
         throw UsageError(concat("--", option, " changes nothing in a graph that is written as it is"));
     }
   } else {
+    const bool fused = arguments.text_of("operators") == "fused";
+    if (model.is_artifact()) notes = notes_of(*model.graph, styles().at(style), fused);
     model.graph = for_others(model, style, arguments);
   }
   onnx_format::ExportOptions options;
@@ -93,14 +124,19 @@ ExitStatus run(const Arguments& arguments, Console& console) {
   onnx_format::export_model(*model.graph, *output, options);
   // Reading it back tells which files it has, and that it can be read.
   std::vector<std::string> files;
-  for (const auto& file : onnx_format::import_model(*output).files) files.push_back(file);
+  const onnx_format::ImportedModel written = onnx_format::import_model(*output);
+  for (const auto& file : written.files) files.push_back(file);
+  const auto& opsets = written.graph->opsets();
+  const auto opset = opsets.find(std::string(kOnnxDomain));
+  const int version = opset != opsets.end() ? opset->second : 0;
+  for (const std::string& note : notes) console.note(note);
   if (console.json()) {
-    console.print_json({{"files", files}, {"style", style}});
+    console.print_json({{"files", files}, {"style", style}, {"opset", version}, {"notes", notes}});
   } else {
     for (const std::string& file : files) {
       console.summary("wrote " + one_line(file) + ", " +
                       format_bytes(static_cast<double>(std::filesystem::file_size(file))) + ", " + style +
-                      "\n");
+                      concat(", opset ", version) + "\n");
     }
   }
   return ExitStatus::Ok;

@@ -1,12 +1,14 @@
 // quern inspect: what a model is, what quern made of it, and what it left as it was.
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "cli/commands/commands.h"
 #include "cli/format.h"
 #include "cli/model_facts.h"
 #include "cli/model_file.h"
 #include "cli/table.h"
+#include "ir/schema.h"
 #include "passes/canonicalize/pipeline.h"
 #include "passes/pass_manager.h"
 
@@ -21,10 +23,26 @@ void declare(OptionSet& options) {
       .flag("tensors", "a line per weight too: name, shape, how it is stored, bytes")
       .flag("graph", "print the graph itself, a node a line")
       .flag("raw", "as the file has it: recognise nothing")
+      .flag("recipe", "print the recipe by which an artifact was made, as JSON")
       .flag("verify", "compare the checksums of an artifact's weights, which reads them all")
       .example("quern inspect model.onnx", "says which family it is, its dimensions, and where the bytes are")
       .example("quern inspect model.quern --tensors", "lists the weights of an artifact with their formats")
       .example("quern inspect model.onnx --json | jq .decoder.layers", "reads one figure in a script");
+}
+
+// How the inputs of products are rounded when the model runs: "int8-token", "static"; "none" where they are not.
+std::set<std::string> activation_kinds(const Graph& graph) {
+  std::set<std::string> kinds;
+  for (const Node* node : graph.nodes()) {
+    if (node->is("Linear", kQuernDomain)) kinds.insert(node->string_attribute("activations", "none"));
+  }
+  return kinds;
+}
+
+// How keys and values are kept unless --kv says otherwise.
+std::string cache_format(const Graph& graph) {
+  const auto found = graph.metadata().find("cache");
+  return found != graph.metadata().end() ? found->second : "f32";
 }
 
 struct TensorLine {
@@ -93,6 +111,7 @@ std::string decoder_text(const DecoderFacts& decoder, const ModelFile& model, in
       {"feed-forward", std::to_string(decoder.mlp_width)},
       {"vocabulary", format_grouped(decoder.vocabulary)},
       {"context", decoder.context > 0 ? format_grouped(decoder.context) + " tokens" : "no limit stated"},
+      {"keys, values", cache_format(*model.graph)},
       {"tokenizer", tokenizer_text(model)},
       {"traits", wrap(traits, 100, 16)}};
   if (decoder.experts > 0) pairs.insert(pairs.begin() + 4, {"experts", experts_text(decoder, parameters)});
@@ -117,11 +136,16 @@ std::string plain_text(const ModelFile& model) {
   return styled("Plain graph", Style::Bold, Stream::Out) + "\n" + table.to_string(2);
 }
 
-std::string weights_text(const ModelFacts& facts) {
+std::string weights_text(const ModelFacts& facts, const Graph& graph) {
   std::string text = styled("Weights", Style::Bold, Stream::Out) + ": " +
                      format_count(static_cast<double>(facts.parameters)) + " parameters, " +
                      format_bytes(static_cast<double>(facts.weight_bytes)) + ", " +
                      format_fixed(facts.bits_per_weight(), 2) + " bits per weight\n";
+  std::string kinds;
+  for (const std::string& kind : activation_kinds(graph)) {
+    if (kind != "none") kinds += (kinds.empty() ? "" : ", ") + kind;
+  }
+  if (!kinds.empty()) text += "Inputs of products: rounded to 8 bits, " + kinds + "\n";
   Table table({{"group"},
                {"tensors", Align::Right},
                {"parameters", Align::Right},
@@ -159,9 +183,10 @@ std::vector<std::string> recognise(ModelFile& model) {
   });
   for (const passes::PassRun& run : report.runs) {
     if (run.pass != "to-decoder" || run.report.changes > 0) continue;
-    for (const std::string& note : run.report.notes) reasons.push_back(note);
-    for (const passes::MatchFailure& failure : run.report.failures)
-      reasons.push_back(failure.where + ": " + failure.reason);
+    for (const passes::MatchFailure& failure : run.report.failures) {
+      if (std::find(reasons.begin(), reasons.end(), failure.reason) == reasons.end())
+        reasons.push_back(failure.reason);
+    }
   }
   passes::apply_context_length(model.folder, *model.graph);
   return reasons;
@@ -223,6 +248,8 @@ ordered_json to_json(const ModelFile& model, const ModelFacts& facts, const std:
       {"parameters", facts.parameters},
       {"weight_bytes", facts.weight_bytes},
       {"bits_per_weight", facts.bits_per_weight()},
+      {"activations", activation_kinds(*model.graph)},
+      {"kv", facts.decoder ? ordered_json(cache_format(*model.graph)) : ordered_json()},
       {"tokenizer", tokenizer_json(model)},
       {"groups", ordered_json::array()},
       {"operators", facts.operators}};
@@ -257,6 +284,13 @@ ExitStatus run(const Arguments& arguments, Console& console) {
   } catch (const Error& error) {
     console.warn(std::string("passed over: ") + error.what());  // the graph is what matters here
   }
+  if (arguments.flag("recipe")) {
+    if (model.recipe.empty())
+      throw UsageError("'" + one_line(model.path.string()) +
+                       "' holds no recipe: quern convert puts one into artifacts");
+    console.print(model.recipe);
+    return ExitStatus::Ok;
+  }
   std::vector<std::string> reasons;
   if (!model.is_artifact() && !arguments.flag("raw")) reasons = recognise(model);
   if (arguments.flag("graph")) {
@@ -274,7 +308,8 @@ ExitStatus run(const Arguments& arguments, Console& console) {
                 format_bytes(static_cast<double>(model.size_bytes)) + "\n\n");
   if (arguments.flag("verify") && model.is_artifact()) console.print("checksums: all match\n\n");
   console.print(facts.decoder ? decoder_text(*facts.decoder, model, facts.parameters) : plain_text(model));
-  console.print("\n" + weights_text(facts) + "\n" + operators_text(facts) + reasons_text(reasons));
+  console.print("\n" + weights_text(facts, *model.graph) + "\n" + operators_text(facts) +
+                reasons_text(reasons));
   if (arguments.flag("tensors")) console.print("\n" + tensors_text(tensors));
   return ExitStatus::Ok;
 }

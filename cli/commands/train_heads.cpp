@@ -211,8 +211,10 @@ ExitStatus run(const Arguments& arguments, Console& console) {
            },
        .validated =
            [&](const calibrate::train::Validation& v) {
-             console.note(concat("step ", v.step, ": loss ", losses(v.train), "; validation loss ",
-                                 losses(v.validation), ", top-1 ", percents(v.validation)));
+             console.note(concat(
+                 "step ", v.step,
+                 v.step > 0 ? ": loss " + losses(v.train) + "; validation loss " : ": validation loss ",
+                 losses(v.validation), ", top-1 ", percents(v.validation)));
              history.push_back({{"step", v.step}, {"validation", scores_json(v.validation)}});
            }});
   progress.finish();

@@ -184,7 +184,8 @@ void infer_bit_cast(InferContext& context) {
 
 void infer_dropout(InferContext& context) {
   context.set_output(0, context.input_type(0));
-  context.set_output(1, DType::Bool, context.shape(0));
+  // A mask of booleans since version 10, of the data's type before.
+  context.set_output(1, context.node().opset() >= 10 ? DType::Bool : context.dtype(0), context.shape(0));
 }
 
 }  // namespace

@@ -96,7 +96,7 @@ class Lowering {
     if (node.is("Gelu")) return gelu(node);
     if (node.is("Attention")) return attention(node);
     if (node.domain() == kQuernDomain) {
-      throw_error(ErrorCode::Unsupported, "has no form in other runtimes' operators");
+      throw_error(ErrorCode::Unsupported, describe(node), " has no form in other runtimes' operators");
     }
     return nullptr;
   }
@@ -107,7 +107,7 @@ class Lowering {
     const int64_t axis = node.int_attribute("axis", -1);
     if (axis != -1 && (!x->has_shape() || axis + 1 != static_cast<int64_t>(x->shape().size()))) {
       if (emit_.opset() >= kFusedVersion) return nullptr;
-      throw_error(ErrorCode::Unsupported, "normalizes more than the last axis");
+      throw_error(ErrorCode::Unsupported, describe(node), " normalizes more than the last axis");
     }
     if (options_.fused) {
       return emit_.add("SimplifiedLayerNormalization", {x, weight},
@@ -129,7 +129,8 @@ class Lowering {
     if (Value* bias = node.input(simplified ? 3 : 4)) skip = emit_.add("Add", {skip, bias});
     Value* sum = emit_.add("Add", {node.input(0), skip});
     if (node.output(1) || node.output(2))
-      throw_error(ErrorCode::Unsupported, "gives its mean away, which arithmetic has no name for");
+      throw_error(ErrorCode::Unsupported, describe(node),
+                  " gives its mean away, which arithmetic has no name for");
     if (node.output(3)) batch_.replace(node.output(3), sum);
     const float epsilon = node.float_attribute("epsilon", 1e-12F);
     if (!simplified) {
@@ -186,7 +187,8 @@ class Lowering {
   Value* attention(const Node& node) {
     if (!is_fused_attention(node)) {
       if (emit_.opset() >= kFusedVersion) return nullptr;
-      throw_error(ErrorCode::Unsupported, "is an attention with caches, which stays plain only in a decoder");
+      throw_error(ErrorCode::Unsupported, describe(node),
+                  " is an attention with caches, which stays plain only in a decoder");
     }
     const bool joined = node.input(0)->shape().size() == 3;
     AttentionForm form;

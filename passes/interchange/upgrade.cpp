@@ -64,7 +64,7 @@ bool upgrade(Emitter& emit, const Node& node) {
     return false;
   }
   if (node.opset() < formed_in(node)) {
-    throw_error(ErrorCode::Unsupported, "is written in version ", node.opset(),
+    throw_error(ErrorCode::Unsupported, describe(node), " is written in version ", node.opset(),
                 " of ai.onnx, whose form of the operator the exported file's version ", emit.opset(),
                 " lacks");
   }

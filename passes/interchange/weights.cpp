@@ -112,12 +112,27 @@ WeightLowering::Codes WeightLowering::codes_of(const Weight& weight) {
   return made;
 }
 
+// [N, K], as a lookup takes it.
+Value* WeightLowering::dequantized_table(const Weight& weight) {
+  const QuantScheme& scheme = weight.codes.scheme;
+  const Codes parts = codes_of(weight);
+  Attributes attributes;
+  if (scheme.granularity != Granularity::Tensor) attributes["axis"] = int64_t{scheme.axis};
+  if (scheme.granularity == Granularity::Group) attributes["block_size"] = scheme.group_size;
+  Value*& made = tables_[&weight];
+  if (!made) made = emit_.add("DequantizeLinear", {parts.codes, parts.scales, parts.points}, attributes);
+  return made;
+}
+
 // Codes stand as [K, N], so that a product needs nothing but the DequantizeLinear; a table's are turned.
 Value* WeightLowering::dequantized(const Weight& weight) {
   Value*& made = matrices_[&weight];
   if (made) return made;
   const QuantScheme& scheme = weight.codes.scheme;
   Codes parts;
+  // Runtimes turn integers, not 8-bit floats.
+  if (weight.shared && !is_integer(scheme.code))
+    return made = emit_.transpose(dequantized_table(weight), {1, 0});
   if (weight.shared) {
     parts = codes_of(weight);
     parts.codes = emit_.transpose(parts.codes, {1, 0});
@@ -336,11 +351,7 @@ Value* WeightLowering::code_lookup(const Weight& weight, Value* ids) {
              "DequantizeLinear takes such from version 21 of ai.onnx on; export it with --style qdq, nbits "
              "or plain");
     }
-    Attributes attributes;
-    if (scheme.granularity != Granularity::Tensor) attributes["axis"] = int64_t{scheme.axis};
-    if (scheme.granularity == Granularity::Group) attributes["block_size"] = scheme.group_size;
-    Value* table = emit_.add("DequantizeLinear", {parts.codes, parts.scales, parts.points}, attributes);
-    return emit_.add("Gather", {table, ids}, rows);
+    return emit_.add("Gather", {dequantized_table(weight), ids}, rows);
   }
   Value* codes = emit_.add("Gather", {parts.codes, ids}, rows);
   if (!by_rows) return emit_.add("DequantizeLinear", {codes, parts.scales, parts.points});

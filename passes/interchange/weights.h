@@ -44,7 +44,8 @@ class WeightLowering {
   [[noreturn]] void refuse(const Weight& weight, const std::string& why) const;
   Value* with_bias(Value* product, Value* bias);
   Value* dense_matrix(const Weight& weight);  // f32 [K, N]
-  Value* dequantized(const Weight& weight);   // f32 [K, N]
+  Value* dequantized(const Weight& weight);
+  Value* dequantized_table(const Weight& weight);  // f32 [K, N]
   Blocks blocks_of(const Weight& weight, bool table);
   Codes codes_of(const Weight& weight);
   Value* column_sums(const Weight& weight, const Tensor& codes, const Tensor& points);
@@ -73,6 +74,7 @@ class WeightLowering {
   std::map<const Weight*, Codes> codes_;          // as they are
   std::map<const Weight*, Codes> integer_codes_;  // of MatMulInteger
   std::map<const Weight*, Value*> matrices_;
+  std::map<const Weight*, Value*> tables_;
   std::map<std::pair<Value*, std::string>, Dynamic> dynamics_;
   std::map<const Weight*, Value*> column_sums_;
   std::map<std::pair<Value*, float>, Value*> rounded_;

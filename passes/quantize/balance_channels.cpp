@@ -98,6 +98,10 @@ class Balancer {
       return std::none_of(group.consumers.begin(), group.consumers.end(),
                           [](const Node* node) { return !family_of(*node).empty(); });
     });
+    if (groups.empty()) {
+      report_.notes.emplace_back(
+          "nothing was scaled: no norm or projection feeds products alone (--explain-pass balance-channels)");
+    }
     const std::map<std::string, ChannelFacts> facts = observe(groups);
     for (size_t i = 0; i < groups.size(); ++i) {
       context_.report_progress("scales of '" + groups[i].input->name() + "'",

@@ -167,8 +167,8 @@ void run_dropout(KernelContext& context) {
   if (training && ratio != 0) context.unsupported("training mode");
   context.set_output(0, x);
   if (!context.wants_output(1)) return;
-  Tensor mask = context.make(DType::Bool, x.shape());
-  for (uint8_t& flag : mask.mutable_data<uint8_t>()) flag = 1;
+  Tensor mask = context.make(context.opset() >= 10 ? DType::Bool : x.dtype(), x.shape());
+  for (int64_t i = 0; i < mask.size(); ++i) mask.set(i, 1);
   context.set_output(1, std::move(mask));
 }
 

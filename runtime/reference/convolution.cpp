@@ -191,6 +191,7 @@ Windows transposed_windows(const KernelContext& context, const Shape& spatial, c
       continue;
     }
     const int64_t wanted = given.empty() ? spatial[i] * w.strides[i] : given[given.size() - n + i];
+    if (wanted < 0) context.fail("output_shape ", wanted, " is negative");
     const int64_t total = std::max<int64_t>(0, full - wanted);
     w.pads_begin.push_back(auto_pad == "SAME_UPPER" ? total / 2 : total - total / 2);
     w.pads_end.push_back(total - w.pads_begin[i]);

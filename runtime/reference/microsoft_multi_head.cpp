@@ -171,7 +171,8 @@ void finish_packed(KernelContext& context, const Tensor& projected, const Tensor
   const int64_t heads = node.int_attribute("num_heads", 0);
   std::vector<int64_t> sizes = node.ints_attribute("qkv_hidden_sizes", {});
   if (sizes.empty()) sizes.assign(3, projected.dim(2) / 3);
-  if (sizes.size() != 3 || sizes[0] < 0 || sizes[1] < 0 || sizes[2] < 0 ||
+  const auto is_part = [&](int64_t size) { return size >= 0 && size <= projected.dim(2); };
+  if (sizes.size() != 3 || !std::all_of(sizes.begin(), sizes.end(), is_part) ||
       sizes[0] + sizes[1] + sizes[2] != projected.dim(2)) {
     context.fail("weights of ", projected.dim(2), " columns for queries, keys and values");
   }

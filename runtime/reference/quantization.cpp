@@ -11,6 +11,14 @@
 #include "runtime/reference/values.h"
 
 namespace quern::runtime::reference {
+namespace {
+
+// Parts of `size` that `length` is cut into, the last perhaps shorter.
+int64_t parts_of(int64_t length, int64_t size) {
+  return length / size + (length % size != 0 ? 1 : 0);
+}
+
+}  // namespace
 
 ScaleLayout::ScaleLayout(const KernelContext& context, const Shape& shape, const Shape& scale, int64_t axis,
                          int64_t block_size) {
@@ -31,9 +39,9 @@ ScaleLayout::ScaleLayout(const KernelContext& context, const Shape& shape, const
   if (scale.size() != shape.size() || scale[at] < 1) refuse();
   blocked_ = true;
   blocks_ = scale[at];
-  block_ = block_size != 0 ? block_size : (length_ + blocks_ - 1) / blocks_;
+  block_ = block_size != 0 ? block_size : parts_of(length_, blocks_);
   Shape expected = shape;
-  expected[at] = block_ < 1 ? -1 : (length_ + block_ - 1) / block_;
+  expected[at] = block_ < 1 ? -1 : parts_of(length_, block_);
   if (expected != scale) refuse();
 }
 

@@ -1,6 +1,7 @@
 #include "runtime/speculate/medusa_tree.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <queue>
@@ -57,14 +58,28 @@ MedusaTree::MedusaTree(std::vector<std::vector<int32_t>> paths) : paths_(std::mo
 }
 
 MedusaTree MedusaTree::parse(const std::string& text) {
-  try {
-    const nlohmann::json json = nlohmann::json::parse(text);
-    return MedusaTree((json.is_object() ? json.at("paths") : json).get<std::vector<std::vector<int32_t>>>());
-  } catch (const nlohmann::json::exception&) {
+  const auto refuse = [] {
     throw_error(ErrorCode::BadData,
                 "no tree: a JSON list of paths such as [[0], [1], [0, 0]], or an object with such a list as "
                 "\"paths\", was expected");
+  };
+  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
+  const nlohmann::json list = json.is_object() ? json.value("paths", nlohmann::json()) : json;
+  if (!list.is_array()) refuse();
+  std::vector<std::vector<int32_t>> paths;
+  for (const nlohmann::json& path : list) {
+    if (!path.is_array()) refuse();
+    std::vector<int32_t>& ranks = paths.emplace_back();
+    for (const nlohmann::json& rank : path) {
+      // A conversion would cut fractions off, and take numbers modulo 2^32.
+      if (!rank.is_number_integer() || rank < std::numeric_limits<int32_t>::min() ||
+          rank > std::numeric_limits<int32_t>::max()) {
+        refuse();
+      }
+      ranks.push_back(rank.get<int32_t>());
+    }
   }
+  return MedusaTree(paths);
 }
 
 int32_t MedusaTree::ranks(int32_t head) const {

@@ -101,8 +101,9 @@ TEST_F(CalibratePlain, APerceptronOnArrays) {
   for (const Node* node : graph->nodes()) {
     if (!node->is("Linear", kQuernDomain)) continue;
     ++products;
-    if (node->input(0)->name() == "x")
+    if (node->input(0)->name() == "x") {
       EXPECT_FLOAT_EQ(node->float_attribute("activation_scale", 0), most / 127);
+    }
     EXPECT_GT(node->float_attribute("activation_scale", 0), 0);
   }
   EXPECT_EQ(products, 2);

@@ -74,7 +74,8 @@ TEST_F(ConvertCommand, RefusesOverridesThatSayNothing) {
                  {"mlp.dwon_proj", "did you mean 'mlp/down_proj'"});
   expect_refused(convert({"--override", "down_proj"}), 2, {"REGEX=SETTINGS"});
   expect_refused(convert({"--override", "(=int4"}), 2, {"("});
-  expect_refused(convert({"--override", "down_proj=int5"}), 2, {"int5"});
+  expect_refused(convert({"--override", "down_proj=int5"}), 2,
+                 {"'int5' is no setting", "int4", "group-size:N"});
   expect_refused(convert({"--override", "down_proj=grup-size:64"}), 2, {"grup-size", "group-size"});
   EXPECT_TRUE(folder_.names().empty());
 }
@@ -102,6 +103,18 @@ TEST_F(ConvertCommand, RefusesCalibrationThatNothingAsksFor) {
   expect_refused(
       convert({"--override", "down_proj=int4,method:gptq", "--calibration-data", at("absent.txt")}), 5,
       {"absent.txt"});
+}
+
+// Before a model is read that may take minutes to.
+TEST_F(ConvertCommand, AsksForCalibrationAtOnce) {
+  const auto refused = [&](std::vector<std::string> options, const std::string& part) {
+    options.insert(options.begin(), {"convert", at("absent.onnx"), "-o", at("m.quern")});
+    expect_refused(quern(options), 2, {part});
+  };
+  refused({"--method", "gptq"}, "gptq needs data");
+  refused({"--override", "down_proj=method:gptq"}, "gptq needs data");
+  refused({"--method", "awq"}, "need to know activations");
+  refused({"--activations", "static"}, "need their ranges");
 }
 
 TEST_F(ConvertCommand, DumpsAndExplainsPassesOfTheRecipe) {

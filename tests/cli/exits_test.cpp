@@ -89,6 +89,32 @@ TEST_F(ExitsTest, RefusesWhatDoesNotGoTogether) {
   refused({"--exit-decay", "4"}, 2, {"without --exit"});
   refused({"--draft-layers", "0"}, 2, {"--speculate"});
   refused({"--speculate", "self", "--draft-layers", "0-99"}, 2, {"some of the model's"});
+  refused({"--speculate", "self", "--draft-layers", "3-1"}, 2, {"layers ascend"});
+}
+
+// Files are held to what the options are.
+TEST_F(ExitsTest, RefusesFilesThatMakeNoSense) {
+  const std::string file = (*dir_ / "side.json").string();
+  const auto refused = [&](const std::string& content, std::vector<std::string> more,
+                           const std::string& part) {
+    write_text(file, content);
+    more.insert(more.begin(), {"generate", artifact_, "--ids", "1", "-n", "2", "-q"});
+    more.push_back(file);
+    expect_refused(quern(more), 3, {"side.json", part});
+  };
+  for (const char* head : {"null", "7", "\"x\""}) {
+    refused(std::string("{\"layers\": [0], \"exit_head\": ") + head + "}",
+            {"--speculate", "self", "--draft-layers"}, "true or false");
+  }
+  const auto refused_rule = [&](const std::string& content, const std::string& part) {
+    refused(content, {"--exit"}, part);
+  };
+  refused_rule("{\"confidence\": \"margin\", \"threshold\": -5}", "between 0 and 1");
+  refused_rule("{\"confidence\": \"margin\", \"threshold\": 1e308}", "between 0 and 1");
+  refused_rule("{\"confidence\": \"margin\", \"threshold\": 0.1, \"decay\": -1}", "between 0 and 1000");
+  refused_rule("{\"confidence\": \"margin\", \"threshold\": 0.1, \"layers\": 2}", "no list");
+  refused_rule("{\"confidence\": \"fixed\", \"threshold\": 0}", "behind one layer");
+  refused_rule("{\"confidence\": \"margin\", \"threshold\": 1e999}", "no JSON");
 }
 
 }  // namespace

@@ -49,6 +49,7 @@ TEST(Frame, NoCommandIsAUsageErrorWithHelp) {
 
 TEST(Frame, NamesNearCommands) {
   expect_refused(quern({"tokenise"}), 2, {"unknown command 'tokenise'; did you mean 'tokenize'?"});
+  expect_refused(quern({"quantize"}), 2, {"did you mean 'convert'?"});
   expect_refused(quern({"frobnicate"}), 2, {"`quern help` lists the commands"});
   expect_refused(quern({"help", "frobnicate"}), 2, {"frobnicate", "`quern help` lists the commands"});
   expect_refused(quern({"help", "convret"}), 2, {"did you mean 'convert'?"});

@@ -114,6 +114,10 @@ TEST(Options, RefusesSharesAboveOneWithoutAPercentSign) {
     EXPECT_NO_THROW(options.parse(std::vector<std::string>{word})) << word;
   EXPECT_THROW(options.parse(std::vector<std::string>{"--most=5"}), UsageError);
   EXPECT_THROW(options.parse(std::vector<std::string>{"--most=1.01"}), UsageError);
+  // Of a limit, 1 is as likely 1% as 100%.
+  options.share("max-loss", "SHARE", "");
+  EXPECT_THROW(options.parse(std::vector<std::string>{"--max-loss=1"}), UsageError);
+  EXPECT_NO_THROW(options.parse(std::vector<std::string>{"--max-loss=100%"}));
 }
 
 TEST(Options, ReadsShares) {

@@ -131,6 +131,32 @@ TEST(ExportOfArtifacts, KeepsWeightsWithoutOperatorsOfQuern) {
   }
   expect_refused(quern({"export", artifact, "-o", model, "--style", "as-is", "--operators", "onnx"}), 2,
                  {"--operators"});
+  expect_refused(quern({"export", artifact, "-o", model, "--style", "plain", "--accuracy-level", "4"}), 2,
+                 {"--accuracy-level", "nbits"});
+}
+
+TEST(ExportOfArtifacts, SaysWhatItLeavesOut) {
+  const TempDir folder;
+  const std::string artifact = (folder / "m.quern").string();
+  ASSERT_EQ(quern({"convert", example("model.onnx"), "-o", artifact, "-q", "--activations", "dynamic-token",
+                   "--kv", "int8"})
+                .status,
+            0);
+  const auto facts = quern_json({"inspect", artifact});
+  EXPECT_EQ(facts.at("kv"), "i8");
+  EXPECT_NE(facts.at("activations").dump().find("token"), std::string::npos) << facts.at("activations");
+  EXPECT_NE(quern({"inspect", artifact, "--recipe"}).out.find("quantize-weights"), std::string::npos);
+  const auto notes = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"export", artifact, "-o", (folder / "m.onnx").string()});
+    return quern_json(more).at("notes").dump();
+  };
+  const std::string fused = notes({});
+  EXPECT_NE(fused.find("padded on the right"), std::string::npos) << fused;
+  EXPECT_NE(fused.find("--style qoperator rounds them"), std::string::npos) << fused;
+  EXPECT_NE(fused.find("keys and values are floats"), std::string::npos) << fused;
+  const std::string plain = notes({"--style", "qoperator", "--operators", "onnx"});
+  EXPECT_EQ(plain.find("padded"), std::string::npos) << plain;
+  EXPECT_EQ(plain.find("rounds them"), std::string::npos) << plain;
 }
 
 TEST(RunOfArtifacts, SendsDecodersToGenerate) {

@@ -58,6 +58,7 @@ def cases():
     for options, styles in SCHEMES.values():
         for style in styles:
             yield dict(model=FAMILIES.format("llama"), convert=options, export=f"--style {style}")
+    yield dict(model=FAMILIES.format("gpt2"), convert="--weights fp8-e4m3", export="--style qdq")  # a tied table
     for style, options in [("nbits", "--weights int4"), ("qdq", "--weights int8")]:
         yield dict(model="examples/storyteller/model.onnx", convert=options, export=f"--style {style}")
 

@@ -138,6 +138,34 @@ TEST(HostileShapes, RanksBelowWhatAnOperatorLooksUpAreRefused) {
   EXPECT_QUERN_ERROR(run_node("GatherND", {kVector, ints({0})}, {{"batch_dims", kMost}}), invalid, "fit");
 }
 
+TEST(HostileShapes, AttributesAtTheEndsOfTheirRange) {
+  const auto invalid = ErrorCode::InvalidModel;
+  EXPECT_QUERN_ERROR(
+      run_node("ConvTranspose", {kImage, kImage}, {{"output_shape", std::vector<int64_t>{kLeast, kLeast}}}),
+      invalid, "output_shape");
+  EXPECT_QUERN_ERROR(
+      run_node("DequantizeLinear", {Tensor::zeros(DType::I8, {4, 2}), Tensor::zeros(DType::F32, {2, 2})},
+               {{"axis", int64_t{0}}, {"block_size", kMost}}, 21),
+      invalid, "scales");
+}
+
+// The mask was of the data's type before it was one of booleans.
+TEST(HostileShapes, OldDropoutsMaskIsOfTheDatasType) {
+  for (const auto& [opset, dtype] : {std::pair{9, DType::F32}, {13, DType::Bool}}) {
+    Graph graph("dropout");
+    Rewriter rewriter(graph);
+    Value* x = rewriter.add_constant(kVector, "x");
+    Node* node = rewriter.add_node(
+        {.op = "Dropout", .opset = opset, .inputs = {x}, .outputs = std::vector<OutputSpec>(2)});
+    EXPECT_EQ(node->output(1)->dtype(), dtype);
+    rewriter.add_output(node->output(1), "mask");
+    rewriter.commit();
+    const Tensor mask = Interpreter(graph).run({}).at("mask").dense();
+    EXPECT_EQ(mask.dtype(), dtype);
+    EXPECT_EQ(mask.at(0), 1);
+  }
+}
+
 TEST(HostileShapes, RotaryEmbeddingsThatMeanNothingAreRefused) {
   const auto invalid = ErrorCode::InvalidModel;
   const Tensor heads = Tensor::zeros(DType::F32, {1, 1, 1, 4});

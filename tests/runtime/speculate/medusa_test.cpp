@@ -249,6 +249,8 @@ TEST(MedusaTree, ReadsTheOriginalsChoices) {
   EXPECT_EQ(MedusaTree::parse(R"({"paths": [[0]], "speedup": 1.2})").size(), 1u);
   for (const char* text : {"", "{}", "[0]", "[[0.5, \"a\"]]", "{\"paths\": 3}", "[[0]"})
     EXPECT_QUERN_ERROR(MedusaTree::parse(text), ErrorCode::BadData, "no tree");
+  for (const char* text : {"[[0], [1.5]]", "[[0], [4294967296]]", "[0]", "[[true]]", "{\"paths\": 3}"})
+    EXPECT_QUERN_ERROR(MedusaTree::parse(text), ErrorCode::BadData, "no tree");
   EXPECT_QUERN_ERROR(MedusaTree::parse("[[]]"), ErrorCode::InvalidArgument, "empty path");
   EXPECT_QUERN_ERROR(MedusaTree::parse("[[0], [1, 0]]"), ErrorCode::InvalidArgument, "[1, 0]", "before it");
   EXPECT_QUERN_ERROR(MedusaTree::parse("[[0], [0]]"), ErrorCode::InvalidArgument, "twice");
