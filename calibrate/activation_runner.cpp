@@ -1,11 +1,13 @@
 #include "calibrate/activation_runner.h"
 
+#include <algorithm>
 #include <cmath>
 #include <unordered_map>
 
 #include "calibrate/graph_model.h"
 #include "ir/decoder_mark.h"
 #include "ir/error.h"
+#include "ir/schema.h"
 #include "runtime/decoder/program.h"
 #include "runtime/decoder/session.h"
 #include "runtime/interpreter.h"
@@ -146,6 +148,14 @@ class GraphEngine : public ActivationRunner::Engine {
   int64_t rows_ = 0;                     // of the table that they look up
 };
 
+// Also one that is being made, and has no mark yet.
+bool is_decoder(const Graph& graph) {
+  const auto& nodes = graph.nodes();
+  return has_decoder_mark(graph) || std::any_of(nodes.begin(), nodes.end(), [](const Node* node) {
+           return node->is("CachedAttention", kQuernDomain);
+         });
+}
+
 }  // namespace
 
 RunnerOptions runner_options(const Samples& samples, int threads) {
@@ -154,7 +164,7 @@ RunnerOptions runner_options(const Samples& samples, int threads) {
 
 ActivationRunner::ActivationRunner(const Graph& graph, const std::vector<std::string>& taps,
                                    const RunnerOptions& options) {
-  if (has_decoder_mark(graph)) {
+  if (is_decoder(graph)) {
     engine_ = std::make_unique<DecoderEngine>(graph, taps, options);
   } else {
     engine_ = std::make_unique<GraphEngine>(graph, taps);

@@ -221,7 +221,7 @@ TEST_F(TableTest, InfiniteActivationsAreNamedByTensorAndToken) {
   samples_.windows = {{3, 0, 5}};
   CalibrationTable fresh = empty();
   EXPECT_QUERN_ERROR(calibrate::observe(*graph_, samples_, {.range = {0, 1}, .threads = 1}, fresh),
-                     ErrorCode::BadData, "activation '", "token 1");
+                     ErrorCode::BadData, "activation '", "row 1");
 }
 
 }  // namespace

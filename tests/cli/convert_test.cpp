@@ -71,7 +71,7 @@ TEST_F(ConvertCommand, OverridesSpeakOfTheModelsOwnNames) {
 
 TEST_F(ConvertCommand, RefusesOverridesThatSayNothing) {
   expect_refused(convert({"--override", "mlp.dwon_proj=int4"}), 2,
-                 {"mlp.dwon_proj", "did you mean 'mlp/down_proj'"});
+                 {"mlp.dwon_proj", "did you mean 'mlp.down_proj'"});
   expect_refused(convert({"--override", "down_proj"}), 2, {"REGEX=SETTINGS"});
   expect_refused(convert({"--override", "(=int4"}), 2, {"("});
   expect_refused(convert({"--override", "down_proj=int5"}), 2,

@@ -1,5 +1,6 @@
 // Decodes an artifact with libquern_runtime alone: app ARTIFACT PROMPT
 #include <iostream>
+#include <vector>
 
 #include "formats/artifact/artifact.h"
 #include "formats/tokenizer/tokenizer.h"
