@@ -167,7 +167,8 @@ TEST(CalibrateWeights, SaysWhatIsMissingOrWrong) {
       rewriter.add_node({.op = "Linear", .domain = std::string(kQuernDomain), .inputs = {x, w}})->output(),
       "y");
   rewriter.commit();
-  EXPECT_QUERN_ERROR(quantize(plain, gptq, &samples), ErrorCode::Unsupported, "no input that could be token ids", ".npz");
+  EXPECT_QUERN_ERROR(quantize(plain, gptq, &samples), ErrorCode::Unsupported,
+                     "nothing that token ids can fill", ".npz");
 }
 
 TEST(CalibrateWeights, InfiniteActivationsAreNamed) {
