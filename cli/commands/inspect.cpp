@@ -30,7 +30,8 @@ void declare(OptionSet& options) {
       .example("quern inspect model.onnx --json | jq .decoder.layers", "reads one figure in a script");
 }
 
-// How the inputs of products are rounded when the model runs: "int8-token", "static"; "none" where they are not.
+// How the inputs of products are rounded when the model runs: "int8-token", "static"; "none" where they are
+// not.
 std::set<std::string> activation_kinds(const Graph& graph) {
   std::set<std::string> kinds;
   for (const Node* node : graph.nodes()) {

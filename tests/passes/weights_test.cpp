@@ -282,8 +282,8 @@ TEST_F(WeightsTest, MaterializingKeepsNumbersAndNames) {
       run("dead-code");
       expect_ops({"Embedding", "Linear", "Linear", "Linear"});
       ASSERT_EQ(graph().constants().size(), 3u);
-      for (const char* name :
-           {"model.embed_tokens.weight", "model.layers.0.mlp.up_proj.weight", "model.layers.0.mlp.down_proj.weight"}) {
+      for (const char* name : {"model.embed_tokens.weight", "model.layers.0.mlp.up_proj.weight",
+                               "model.layers.0.mlp.down_proj.weight"}) {
         ASSERT_NE(graph().find_value(name), nullptr) << name << "\n" << to_text(graph());
         if (packed) {
           EXPECT_NE(graph().find_value(name)->packed(), nullptr);
