@@ -26,7 +26,9 @@ void infer_tf_idf(InferContext& context) {
   std::optional<SymShape> shape = context.shape(0);
   if (shape) {
     const std::vector<int64_t> indexes = context.node().ints_attribute("ngram_indexes", {});
-    const int64_t columns = indexes.empty() ? 0 : *std::max_element(indexes.begin(), indexes.end()) + 1;
+    const int64_t last = indexes.empty() ? -1 : *std::max_element(indexes.begin(), indexes.end());
+    if (last < -1 || last >= int64_t{1} << 40) context.fail(concat("an n-gram has the index ", last));
+    const int64_t columns = last + 1;
     if (shape->size() == 2) {
       shape->back() = Dim(columns);
     } else {

@@ -33,6 +33,11 @@ void* operator new(std::size_t size, std::align_val_t alignment) {
   if (void* p = std::aligned_alloc(a, (size + a - 1) / a * a)) return p;
   throw std::bad_alloc();
 }
+void* operator new(std::size_t size, std::align_val_t alignment, const std::nothrow_t&) noexcept {
+  allocations.fetch_add(1, std::memory_order_relaxed);
+  const auto a = static_cast<std::size_t>(alignment);
+  return std::aligned_alloc(a, (size + a - 1) / a * a);
+}
 void operator delete(void* p) noexcept {
   std::free(p);
 }
