@@ -27,7 +27,7 @@ struct BlockCodes {
   int64_t code_stride = 0;  // bytes from row to row
   // Of each column, its group; empty: groups are blocks of columns in order.
   std::vector<int64_t> groups = {};
-  int64_t blocks() const { return (columns + block - 1) / block; }
+  int64_t blocks() const { return columns / block + (columns % block != 0 ? 1 : 0); }
 };
 
 // [rows, columns] in double: (code - zero) * scale. scales: [rows, blocks] flat. zero_points: u8 packed, each

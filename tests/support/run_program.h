@@ -53,7 +53,9 @@ inline int open_or_throw(const std::filesystem::path& path, int flags) {
     ::setrlimit(static_cast<__rlimit_resource>(resource), &value);
   };
   if (how.largest_file) limit(RLIMIT_FSIZE, *how.largest_file);
+#if !defined(__SANITIZE_ADDRESS__)  // whose shadow takes terabytes of addresses
   if (how.most_memory) limit(RLIMIT_DATA, *how.most_memory);
+#endif
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
