@@ -94,14 +94,16 @@ void run_matmul_nbits(KernelContext& context) {
                    .columns = k,
                    .bits = node.int_attribute("bits", 4),
                    .block = node.int_attribute("block_size", 0)};
-  if (n < 1 || k < 1 || codes.block < 16 || !is_code_width(codes.bits)) {
+  constexpr int64_t kMost = int64_t{1} << 30;
+  if (n < 1 || k < 1 || codes.block < 16 || n > kMost || k > kMost || codes.block > kMost ||
+      !is_code_width(codes.bits)) {
     context.fail("N ", n, ", K ", k, ", block_size ", codes.block, ", bits ", codes.bits);
   }
   if (node.int_attribute("weight_prepacked", 0) != 0) context.unsupported("weights packed for a GPU");
   if (context.has_input(4)) codes.groups = groups_of(context, codes);
   const Tensor& b = context.input(1);
   codes.code_stride = codes.blocks() * (codes.block * codes.bits / 8);
-  if (b.dtype() != DType::U8 || b.size() != n * codes.code_stride) {
+  if (b.dtype() != DType::U8 || b.size() % n != 0 || b.size() / n != codes.code_stride) {
     context.fail("weights of shape ", to_string(b.shape()), " for N ", n, ", K ", k);
   }
   codes.codes = b.data<uint8_t>().data();
