@@ -148,7 +148,7 @@ void run_matmul_bnb4(KernelContext& context) {
   const Tensor& b = context.input(1);
   const Elements<double> most(context.input(2));
   if (b.dtype() != DType::U8 || b.size() != (n * k + 1) / 2 ||
-      static_cast<int64_t>(most.size()) != (n * k + block - 1) / block) {
+      static_cast<int64_t>(most.size()) != n * k / block + (n * k % block != 0 ? 1 : 0)) {
     context.fail("weights of shape ", to_string(b.shape()), " and absmax of shape ",
                  to_string(context.input(2).shape()), " for N ", n, ", K ", k);
   }
