@@ -44,7 +44,6 @@ class ActivationRunner::Engine {
     check_finite(rows, taps_[rows.tap]);
     show(rows);
   }
-  const std::vector<std::string>& taps() const { return taps_; }
 
  private:
   std::vector<std::string> taps_;

@@ -168,6 +168,8 @@ void choose_formats(const Arguments& arguments, const ModelFile& model, const ca
                     static_cast<int>(arguments.given("max-ppl-increase"));
   if (given != 1)
     throw UsageError("--target-bits, --target-size and --max-ppl-increase are three ways to say one thing");
+  if (arguments.number("max-ppl-increase").value_or(0) < 0)
+    throw UsageError("--max-ppl-increase is 0% or more: quantizing is not asked to improve the model");
   if (samples.windows.size() < 2) {
     throw_error(ErrorCode::BadData, "'", samples.source, "' gives ", samples.windows.size(),
                 " window; choosing formats wants one to measure and another to check with");
@@ -200,8 +202,6 @@ void choose_formats(const Arguments& arguments, const ModelFile& model, const ca
   }
   std::vector<size_t> choice;
   if (const auto limit = arguments.number("max-ppl-increase")) {
-    if (*limit < 0)
-      throw UsageError("--max-ppl-increase is 0% or more: quantizing is not asked to improve the model");
     choice = smallest(tensors, whole, *limit, weights, calibration, console);
   } else if (const auto bits = arguments.number("target-bits")) {
     choice = passes::assign_formats(

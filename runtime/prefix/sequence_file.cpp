@@ -254,7 +254,7 @@ Sequence load_sequence(Session& session, const std::filesystem::path& path, std:
   const DType mine = store.shapes.empty() ? DType::F32 : store.shapes.front().cache_dtype;
   if (in.number<uint8_t>() != static_cast<uint8_t>(mine)) {
     throw_error(ErrorCode::BadData, file->name(), " holds keys and values of another type than ",
-                to_string(mine), ", as which this session keeps them");
+                to_string(mine), ", as which they are kept here");
   }
   const bool long_rotary = in.number<uint8_t>() != 0;
   check_layers(in, store);
