@@ -8,10 +8,21 @@
 namespace quern::runtime {
 namespace {
 
-constexpr int64_t kCalibration = 3;    // plain rounds before the first speculation
-constexpr int64_t kPlainEvery = 64;    // rounds, so that what plain decoding costs stays known
+// Plain rounds before the first speculation: behind a prompt, which has emptied the caches of the weights,
+// the first ones may take twice what the others do.
+constexpr int64_t kCalibration = 6;
+constexpr int64_t kPlainEvery = 24;    // rounds, so that what plain decoding costs stays known
 constexpr int64_t kExploreAfter = 16;  // rounds without any speculation
 constexpr int64_t kExploreTokens = 4;
+// At first, until so many tokens were evaluated: what is tried may be worth nothing.
+constexpr int64_t kFirstTokens = 2;
+constexpr double kFirstEvaluated = 3;
+constexpr double kLeastSlope = 0.5;     // of what a row has cost on average
+constexpr double kIdleShare = 0.02;     // of a plain round: time that says something was guessed
+constexpr int64_t kMostIdleDrafts = 8;  // guessed at one after another, and found not worth being verified
+// Plain rounds that the first tries may cost: a share of the text's length, within limits.
+constexpr double kOpeningShare = 0.025;
+constexpr double kLeastOpening = 1, kMostOpening = 4;
 constexpr double kMostCredit = 8;     // plain rounds that a gain can be remembered for
 constexpr double kClip = 3;           // times the average
 constexpr double kRateMemory = 0.98;  // weight that an evaluated token keeps at the next one
@@ -59,7 +70,10 @@ void Pacing::Line::age(double factor) {
 
 double Pacing::Line::operator()(double at) const {
   const double spread = w * xx - x * x;
-  const double slope = spread > 1e-9 * w * xx ? std::max(0.0, (w * xy - x * y) / spread) : 0;
+  // Where all samples lie close together nothing is known of the slope: a row costs not much less than those
+  // so far.
+  const double least = x > 0 ? kLeastSlope * std::max(0.0, y) / x : 0;
+  const double slope = spread > 1e-9 * w * xx ? std::max(least, (w * xy - x * y) / spread) : least;
   return std::max(0.0, (y - slope * x) / w + slope * at);
 }
 
@@ -79,28 +93,37 @@ void Pacing::enter(int64_t streams) {
   if (added && before != nullptr) costs_->more = before->more;
 }
 
-Pacing::Mode Pacing::begin_round(int64_t streams) {
+Pacing::Mode Pacing::begin_round(int64_t streams, int64_t tokens_left) {
   if (!options_.adaptive) return mode_ = Mode::All;
   enter(streams);
   if (costs_->plain.samples < kCalibration) return mode_ = Mode::Plain;
   if (!opened_) {
     opened_ = true;
-    account_ = kMostCredit / 2 * plain_seconds();
+    const double share = kOpeningShare * static_cast<double>(tokens_left);
+    account_ = std::clamp(share, kLeastOpening, kMostOpening) * plain_seconds();
   }
   if (costs_->more.w == 0) {
     // Better than what most machines reach, so that it is tried.
     costs_->more.add(1, 0.1 * plain_seconds(), 0.2);
     costs_->more.add(9, 0.5 * plain_seconds(), 0.2);
   }
-  if (account_ < 0 || since_plain_ >= kPlainEvery) return mode_ = Mode::Plain;
+  if (since_plain_ >= kPlainEvery) return mode_ = Mode::Plain;
+  // Only what a try costs where nothing of it is accepted may be lost by it. What was measured once may have
+  // been a stall: no try is too dear for good.
+  const double most = kMostCredit / 2 * plain_seconds();
+  if (account_ < std::min(try_seconds_, most)) return mode_ = Mode::Plain;
+  if (all_.evaluated < kFirstEvaluated) return mode_ = Mode::Explore;
   const double price = costs_->more(kExploreTokens) + kExploreTokens * draft_step_.value;
-  if (since_speculation_ >= kExploreAfter && account_ > price) return mode_ = Mode::Explore;
-  return mode_ = Mode::Adapt;
+  if (since_speculation_ >= kExploreAfter && account_ > std::min(price, most)) return mode_ = Mode::Explore;
+  return mode_ = idle_drafts_ < kMostIdleDrafts ? Mode::Adapt : Mode::Plain;
 }
 
 int64_t Pacing::most() const {
   if (mode_ == Mode::Plain) return 0;
-  return mode_ == Mode::Explore ? std::min(kExploreTokens, options_.most) : options_.most;
+  if (mode_ == Mode::All) return options_.most;
+  // No more than twice what was tried before, whose costs are known.
+  if (mode_ == Mode::Adapt) return std::min(options_.most, std::max(kExploreTokens, 2 * most_verified_));
+  return std::min(all_.evaluated < kFirstEvaluated ? kFirstTokens : kExploreTokens, options_.most);
 }
 
 double Pacing::acceptance(int32_t token_class) const {
@@ -115,7 +138,8 @@ double Pacing::token_seconds() const {
 }
 
 bool Pacing::worth_one_more(double reached, int64_t depth) const {
-  if (mode_ != Mode::Adapt) return depth < most();
+  if (depth >= most()) return false;
+  if (mode_ != Mode::Adapt) return true;
   const double rate = (all_.accepted + kPriorWeight * kPriorRate) / (all_.evaluated + kPriorWeight);
   const double value = token_seconds();
   const double step = draft_step_.value;
@@ -184,7 +208,8 @@ void Pacing::end_round(const Round& round) {
   double seconds = round.run_seconds;
   if (extra == 0) {
     seconds = costs.plain.clipped(seconds);
-    costs.plain.add(round.run_seconds, 0.05);
+    // A sample stands for all the time since the one before it: machines change their pace.
+    costs.plain.add(round.run_seconds, std::min(0.5, 0.05 * static_cast<double>(1 + since_plain_)));
     since_plain_ = 0;
     ++since_speculation_;
   } else {
@@ -194,9 +219,20 @@ void Pacing::end_round(const Round& round) {
     costs.more.add(static_cast<double>(extra), seconds - plain_seconds(), 1);
     ++since_plain_;
     since_speculation_ = 0;
+    most_verified_ = std::max(most_verified_, extra / streams_);
   }
   const double draft = std::min(round.draft_seconds, kClip * plain_seconds() * kExploreTokens);
   const double plain = plain_seconds() * static_cast<double>(round.tokens) / static_cast<double>(streams_);
+  const bool drafted = draft > kIdleShare * plain_seconds();
+  if (extra > 0) {
+    idle_drafts_ = 0;
+  } else if (mode_ == Mode::Adapt && drafted) {
+    ++idle_drafts_;
+  }
+  if (extra > 0 || drafted) {
+    const double cost = draft + std::max(0.0, seconds - plain_seconds());
+    try_seconds_ += (try_seconds_ == 0 ? 1 : 0.1) * (cost - try_seconds_);
+  }
   token_time_ = kTimeMemory * token_time_ + seconds + draft;
   token_count_ = kTimeMemory * token_count_ + static_cast<double>(round.tokens);
   if (!opened_) return;

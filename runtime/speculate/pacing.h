@@ -16,7 +16,7 @@ struct PacingOptions {
   bool adaptive = true;
   int64_t most = 16;  // tokens proposed for a stream and round
   // Share of plain decoding's time that may be lost by trying.
-  double tolerance = 0.02;
+  double tolerance = 0.015;
   // Seconds since any point; empty: the steady clock.
   std::function<double()> clock = {};
 };
@@ -28,9 +28,9 @@ struct PacingOptions {
 // B streams: the marginal form of Leviathan, Kalman, Matias, Fast Inference from Transformers via Speculative
 // Decoding (2023), theorem 3.8.
 //
-// Every loss against plain decoding is booked. While the account is in the red, decoding is plain, and earns
-// `tolerance` of its time: so speculation that does not pay costs no more than that, but is tried again now
-// and then. Times are clipped, since one stall of the machine says nothing.
+// Every loss against plain decoding is booked. While the account does not hold what a try costs, decoding is
+// plain, and earns `tolerance` of its time: so speculation that does not pay costs no more than that, but is
+// tried again now and then. Times are clipped, since one stall of the machine says nothing.
 class Pacing {
  public:
   // `priors`: of each class, what acceptance() says before anything is known; empty: 0.7.
@@ -42,7 +42,8 @@ class Pacing {
     Adapt,    // propose what pays
     All,      // not adaptive: propose as much as allowed
   };
-  Mode begin_round(int64_t streams);
+  // `tokens_left`: that a stream may get at most; a short text leaves little time to make up for tries.
+  Mode begin_round(int64_t streams, int64_t tokens_left);
   Mode mode() const { return mode_; }
   int64_t most() const;  // tokens to propose for a stream in this round
 
@@ -108,10 +109,12 @@ class Pacing {
   Costs* costs_ = nullptr;
   int64_t streams_ = 0;
   Average draft_step_;
+  double try_seconds_ = 0;  // that a round with guesses takes beyond a plain one: a moving average
   double token_time_ = 0, token_count_ = 0;  // moving sums
   double account_ = 0;                       // seconds
   bool opened_ = false;
-  int64_t since_plain_ = 0, since_speculation_ = 0;
+  int64_t since_plain_ = 0, since_speculation_ = 0, idle_drafts_ = 0;
+  int64_t most_verified_ = 0;  // for a stream in a round
   Mode mode_ = Mode::Plain;
 };
 

@@ -99,7 +99,9 @@ void SpeculativeDecoding::advance(std::span<GenerationStream* const> streams,
                                   std::span<const SequenceStep> company) {
   const double start = pacing_.now();
   const int64_t speculative_before = statistics_.speculative_rounds;
-  pacing_.begin_round(static_cast<int64_t>(streams.size()));
+  int64_t tokens_left = 0;
+  for (const GenerationStream* stream : streams) tokens_left = std::max(tokens_left, stream->most_new);
+  pacing_.begin_round(static_cast<int64_t>(streams.size()), tokens_left);
   propose(streams);
   const double proposed = pacing_.now();
   tokens_.resize(std::max(tokens_.size(), streams.size()));

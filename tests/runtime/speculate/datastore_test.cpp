@@ -93,7 +93,7 @@ Proposal propose(DatastoreDrafter& drafter, std::vector<int64_t> tokens, int64_t
   GenerationStream* streams[] = {&stream};
   std::vector<Proposal> proposals(1);
   Pacing pacing({.adaptive = false, .most = most}, drafter.classes());
-  pacing.begin_round(1);
+  pacing.begin_round(1, 100);
   drafter.propose(streams, std::span(&limit, 1), pacing, proposals);
   return proposals.front();
 }

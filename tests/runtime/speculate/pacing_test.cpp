@@ -38,7 +38,7 @@ Outcome simulate(const Machine& machine, const std::function<double(int64_t toke
     now += seconds * (1 + machine.noise * (uniform(random) - 0.5) + stall);
   };
   while (outcome.tokens < tokens) {
-    pacing.begin_round(1);
+    pacing.begin_round(1, tokens - outcome.tokens);
     std::vector<Proposal> proposals(1);
     Proposal& proposal = proposals.front();
     Pacing::Round round;
@@ -97,6 +97,19 @@ TEST(Pacing, WorthlessGuessesCostNextToNothing) {
   }
 }
 
+// The first tries must not take what a short text can't make up for.
+TEST(Pacing, WorthlessGuessesCostAShortTextLittle) {
+  for (const int64_t tokens : {64, 128, 256}) {
+    for (const Machine& machine : {Machine{0.1, 0.05, 0, 0}, Machine{1.0, 0.9, 0, 0},
+                                   Machine{0.1, 0.05, 0.4, 0}, Machine{0.5, 0.5, 0.5, 0}}) {
+      const Outcome outcome = simulate(
+          machine, [](int64_t) { return 0.0; }, tokens);
+      EXPECT_GT(outcome.speedup(), 0.95)
+          << tokens << " tokens, " << machine.first_extra_row << " " << machine.draft_token;
+    }
+  }
+}
+
 TEST(Pacing, NearlyReachesTheBestFixedLength) {
   for (const double draft : {0.0, 0.1, 0.25}) {
     for (const double rate : {0.6, 0.8, 0.95}) {
@@ -134,7 +147,7 @@ TEST(Pacing, KeepsTheLikelyPartOfATree) {
   double now = 0;
   Pacing pacing({.clock = [&] { return now; }}, 3);
   for (int i = 0; i < 8; ++i) {
-    pacing.begin_round(1);
+    pacing.begin_round(1, 100);
     pacing.end_round({.rows = 1, .tokens = 1, .run_seconds = 1});
   }
   for (int i = 0; i < 200; ++i) {
@@ -142,7 +155,7 @@ TEST(Pacing, KeepsTheLikelyPartOfATree) {
     pacing.record_token(1, i % 2 == 0);
     pacing.record_token(2, false);
   }
-  ASSERT_EQ(pacing.begin_round(1), Pacing::Mode::Adapt);
+  ASSERT_EQ(pacing.begin_round(1, 100), Pacing::Mode::Adapt);
   std::vector<Proposal> proposals(1);
   Proposal& tree = proposals.front();
   tree.add(10, -1, 2);  // hopeless, with a child that would be sure
