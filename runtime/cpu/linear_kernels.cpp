@@ -160,6 +160,7 @@ struct DotU4S8 {
 template <class Dot>
 struct FromU8 {
   static constexpr int kSteps = 4 / Dot::kColumns;
+  static constexpr int kMiddleBit = 7;  // of the codes' range: the zero point where there is no other
   template <int s>
   static QUERN_INLINE I32 step(I32 v) {
     if constexpr (Dot::kColumns == 4) {
@@ -173,6 +174,7 @@ struct FromU8 {
 template <class Dot>
 struct FromU4 {
   static constexpr int kSteps = 8 / Dot::kColumns;
+  static constexpr int kMiddleBit = 3;
   template <int s>
   static QUERN_INLINE I32 step(I32 v) {
     if constexpr (Dot::kColumns == 4) {
@@ -275,13 +277,115 @@ QUERN_INLINE void multiply(I32 v, const std::byte* const (&in)[R], int t, typena
   if constexpr (s + 1 < Source<Dot>::kSteps) multiply<Dot, Source, R, T, s + 1>(v, in, t, acc);
 }
 
+// Vectors of weights between flushes, or for a line of inputs.
+template <class Dot, template <class> class Source>
+constexpr int64_t chunk_of() {
+  return (Dot::kFlushSteps != 0 ? Dot::kFlushSteps : kLine / Dot::kInputBytes) / Source<Dot>::kSteps;
+}
+
+// Some vectors of the tiles' codes, for all rows; goes on to what follows them.
+template <class Dot, template <class> class Source, int R, int T>
+QUERN_INLINE void multiply_vectors(const std::byte*& codes, int64_t tile_stride, int64_t vectors,
+                                   const std::byte* (&in)[R], typename Dot::Acc (&acc)[R][T]) {
+  for (int64_t i = 0; i < vectors; ++i) {
+    QUERN_UNROLL
+    for (int t = 0; t < T; ++t) multiply<Dot, Source, R, T>(load_i(codes + t * tile_stride), in, t, acc);
+    codes += kLine;
+    QUERN_UNROLL
+    for (int r = 0; r < R; ++r) in[r] += Source<Dot>::kSteps * Dot::kInputBytes;
+  }
+  QUERN_UNROLL
+  for (int r = 0; r < R; ++r) {
+    QUERN_UNROLL
+    for (int t = 0; t < T; ++t) Dot::flush(acc[r][t]);
+  }
+}
+
+// Whether all blocks are groups of the weights, from the first column to the last: then what a block costs
+// beside its steps, which of a small group is as much again, can do without all that parts of blocks need.
+QUERN_INLINE bool are_whole_groups(const MicroArgs& a) {
+  const int64_t group = a.weight->group;
+  return a.weight->grouped && a.block == group && a.k_begin % group == 0 && a.k_end % group == 0;
+}
+
+// As add_block(), of sums without the offset.
+template <class Dot, template <class> class Source, int R, int T>
+QUERN_INLINE void add_group(const WeightView& weight, const std::byte* header, const BlockInfo* info,
+                            const typename Dot::Acc (&sums)[R][T], float* acc) {
+  const int64_t stride = weight.tile_stride;
+  F32 scales[T];
+  QUERN_UNROLL
+  for (int t = 0; t < T; ++t) scales[t] = load_scales(weight, header + t * stride);
+  if (weight.zero_points) {
+    QUERN_UNROLL
+    for (int t = 0; t < T; ++t) {
+      const I32 zero_points = load_zero_points(weight, header + t * stride);
+      QUERN_UNROLL
+      for (int r = 0; r < R; ++r) {
+        const I32 sum = add_i(Dot::total(sums[r][t]), mul_i(zero_points, set1_i(info[r].offset)));
+        float* at = acc + (r * T + t) * kTile;
+        store(at, fmadd(to_f32(sum), mul(scales[t], set1(info[r].scale)), load(at)));
+      }
+    }
+    return;
+  }
+  QUERN_UNROLL
+  for (int r = 0; r < R; ++r) {
+    const I32 offset = shift_left<Source<Dot>::kMiddleBit>(set1_i(info[r].offset));
+    const F32 scale = set1(info[r].scale);
+    QUERN_UNROLL
+    for (int t = 0; t < T; ++t) {
+      const I32 sum = add_i(Dot::total(sums[r][t]), offset);
+      float* at = acc + (r * T + t) * kTile;
+      store(at, fmadd(to_f32(sum), mul(scales[t], scale), load(at)));
+    }
+  }
+}
+
+// integer_micro() where are_whole_groups(). kVectors: of a group; 0: as many as it has.
+template <class Dot, template <class> class Source, int R, int T, int64_t kVectors>
+QUERN_INLINE void whole_groups(const MicroArgs& a) {
+  constexpr int kColumns = Source<Dot>::kSteps * Dot::kColumns;
+  constexpr int64_t kChunk = chunk_of<Dot, Source>();
+  const WeightView weight = *a.weight;
+  const int64_t vectors = kVectors != 0 ? kVectors : weight.group / kColumns;
+  const int64_t first = a.k_begin / weight.group, groups = a.k_end / weight.group - first;
+  const BlockInfo* info = a.info + first * a.info_stride;
+  const std::byte* header = a.tile + first * weight.group_stride;
+  const int64_t to_codes = weight.tile_header + weight.group_header;
+  const std::byte* next_tile = a.next_tile;
+  float* sums = a.acc;
+  const std::byte* in[R];
+  QUERN_UNROLL
+  for (int r = 0; r < R; ++r) in[r] = a.rows[r] + a.k_begin / Dot::kColumns * Dot::kInputBytes;
+  for (int64_t g = 0; g < groups; ++g) {
+    typename Dot::Acc acc[R][T];
+    QUERN_UNROLL
+    for (int r = 0; r < R; ++r) {
+      QUERN_UNROLL
+      for (int t = 0; t < T; ++t) acc[r][t] = Dot::start(zero_i());
+    }
+    const std::byte* codes = header + to_codes;
+    for (int64_t done = 0; done < vectors; done += kChunk) {
+      prefetch<R, T>(a, in, next_tile);
+      const int64_t n = kVectors != 0 ? kVectors : min64(vectors - done, kChunk);
+      multiply_vectors<Dot, Source, R, T>(codes, weight.tile_stride, n, in, acc);
+    }
+    add_group<Dot, Source, R, T>(weight, header, info, acc, sums);
+    header += weight.group_stride;
+    info += a.info_stride;
+  }
+}
+
 template <class Dot, template <class> class Source, int R, int T>
 QUERN_NOINLINE void integer_micro(const MicroArgs& a) {
-  constexpr int kSteps = Source<Dot>::kSteps;
-  constexpr int kColumns = kSteps * Dot::kColumns;  // per 64 bytes
-  // Vectors of weights between flushes, or for a line of inputs.
-  constexpr int64_t kChunk = (Dot::kFlushSteps != 0 ? Dot::kFlushSteps : kLine / Dot::kInputBytes) / kSteps;
+  constexpr int kColumns = Source<Dot>::kSteps * Dot::kColumns;  // per 64 bytes
+  constexpr int64_t kChunk = chunk_of<Dot, Source>();
   const WeightView& weight = *a.weight;
+  if (are_whole_groups(a)) {
+    if (weight.group == kChunk * kColumns) return whole_groups<Dot, Source, R, T, kChunk>(a);
+    return whole_groups<Dot, Source, R, T, 0>(a);
+  }
   const int64_t group = a.k_begin / weight.group;
   int64_t group_end = (group + 1) * weight.group;
   const int64_t first_block = a.k_begin / a.block;
@@ -313,21 +417,7 @@ QUERN_NOINLINE void integer_micro(const MicroArgs& a) {
     }
     for (int64_t left = (end - k) / kColumns; left > 0; left -= kChunk) {
       prefetch<R, T>(a, in, next_tile);
-      const int64_t n = min64(left, kChunk);
-      for (int64_t i = 0; i < n; ++i) {
-        QUERN_UNROLL
-        for (int t = 0; t < T; ++t) {
-          multiply<Dot, Source, R, T>(load_i(codes + t * weight.tile_stride), in, t, acc);
-        }
-        codes += kLine;
-        QUERN_UNROLL
-        for (int r = 0; r < R; ++r) in[r] += kSteps * Dot::kInputBytes;
-      }
-      QUERN_UNROLL
-      for (int r = 0; r < R; ++r) {
-        QUERN_UNROLL
-        for (int t = 0; t < T; ++t) Dot::flush(acc[r][t]);
-      }
+      multiply_vectors<Dot, Source, R, T>(codes, weight.tile_stride, min64(left, kChunk), in, acc);
     }
     if (end == block_end) {
       add_block<Dot, R, T>(a, header, info, acc);
