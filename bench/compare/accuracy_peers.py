@@ -12,7 +12,6 @@ the same weights. Bits are those of all weights as stored, for each weight of th
 twice.
 """
 import argparse
-import ctypes
 import json
 import logging
 import math
@@ -25,6 +24,8 @@ import onnx
 import onnxruntime
 from onnx import numpy_helper
 from tokenizers import Tokenizer
+
+import llama_cpp
 
 CONTEXT = 256
 
@@ -132,136 +133,6 @@ def llama_weights(path):
     return weights
 
 
-def interleaved(weight, heads):
-    """Rows from halves to pairs, as llama.cpp rotates them."""
-    rows = weight.shape[0]
-    return weight.reshape(heads, 2, rows // heads // 2, -1).swapaxes(1, 2).reshape(weight.shape)
-
-
-class Llama:
-    def __init__(self):
-        import xllamacpp
-        folder = pathlib.Path(xllamacpp.__file__).parent
-        self.lib = ctypes.CDLL(str(next(folder.glob("xllamacpp*.so"))))
-
-        # Passed by value; larger than any version's, of which the first members alone are touched.
-        class Parameters(ctypes.Structure):
-            _fields_ = [("words", ctypes.c_uint32 * 256)]
-
-        class Batch(ctypes.Structure):
-            _fields_ = [("count", ctypes.c_int32), ("token", ctypes.POINTER(ctypes.c_int32)),
-                        ("embd", ctypes.c_void_p), ("pos", ctypes.POINTER(ctypes.c_int32)),
-                        ("n_seq_id", ctypes.POINTER(ctypes.c_int32)),
-                        ("seq_id", ctypes.POINTER(ctypes.POINTER(ctypes.c_int32))),
-                        ("logits", ctypes.POINTER(ctypes.c_int8))]
-
-        lib, self.Batch = self.lib, Batch
-        for name in ("llama_model_default_params", "llama_context_default_params"):
-            getattr(lib, name).restype = Parameters
-        lib.llama_model_load_from_file.restype = ctypes.c_void_p
-        lib.llama_model_load_from_file.argtypes = [ctypes.c_char_p, Parameters]
-        lib.llama_init_from_model.restype = ctypes.c_void_p
-        lib.llama_init_from_model.argtypes = [ctypes.c_void_p, Parameters]
-        lib.llama_batch_init.restype = Batch
-        lib.llama_batch_init.argtypes = [ctypes.c_int32] * 3
-        lib.llama_decode.argtypes = [ctypes.c_void_p, Batch]
-        lib.llama_get_logits.restype = ctypes.POINTER(ctypes.c_float)
-        lib.llama_get_logits.argtypes = [ctypes.c_void_p]
-        lib.llama_get_memory.restype = ctypes.c_void_p
-        lib.llama_get_memory.argtypes = [ctypes.c_void_p]
-        lib.llama_memory_clear.argtypes = [ctypes.c_void_p, ctypes.c_bool]
-        lib.ggml_quantize_chunk.restype = ctypes.c_size_t
-        lib.ggml_quantize_chunk.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p] + [ctypes.c_int64] * 3 + [
-            ctypes.c_void_p]
-        quiet = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
-        self.log = quiet(lambda level, text, data: None)
-        lib.llama_log_set(self.log, None)
-        lib.llama_backend_init()
-
-    def quantize(self, weight, kind):
-        import gguf
-        block, size = gguf.GGML_QUANT_SIZES[kind]
-        rows, cols = weight.shape
-        weight = np.ascontiguousarray(weight, np.float32)
-        out = np.empty(rows * cols // block * size, np.uint8)
-        self.lib.ggml_quantize_chunk(int(kind), weight.ctypes.data, out.ctypes.data, 0, rows, cols, None)
-        return out.reshape(rows, -1)
-
-    def load(self, path, vocabulary):
-        self.vocabulary = vocabulary
-        model = self.lib.llama_model_load_from_file(str(path).encode(), self.lib.llama_model_default_params())
-        if not model:
-            raise RuntimeError(f"llama.cpp does not load {path}")
-        parameters = self.lib.llama_context_default_params()
-        for i in range(3):  # n_ctx, n_batch, n_ubatch
-            parameters.words[i] = CONTEXT
-        self.context = self.lib.llama_init_from_model(model, parameters)
-
-    def logits(self, ids):
-        batch = self.lib.llama_batch_init(len(ids), 0, 1)
-        batch.count = len(ids)
-        for i, id_ in enumerate(ids):
-            batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.seq_id[i][0], batch.logits[i] = id_, i, 1, 0, 1
-        self.lib.llama_memory_clear(self.lib.llama_get_memory(self.context), True)
-        if self.lib.llama_decode(self.context, batch) != 0:
-            raise RuntimeError("llama_decode failed")
-        flat = np.ctypeslib.as_array(self.lib.llama_get_logits(self.context), (len(ids), self.vocabulary)).copy()
-        self.lib.llama_batch_free(batch)
-        return flat
-
-
-def kind_of(name, mixture, cols, layers):
-    """The type that llama-quantize gives a weight; K types need rows of whole 256s, else their stand-ins."""
-    from gguf import GGMLQuantizationType as T
-    if mixture == "Q4_K_M":
-        more = False
-        if found := re.match(r"blk\.(\d+)\.(attn_v|ffn_down)", name):
-            i = int(found[1])
-            more = i < layers // 8 or i >= 7 * layers // 8 or (i - layers // 8) % 3 == 2
-        kind = T.Q6_K if name == "token_embd.weight" or more else T.Q4_K
-    else:
-        # The token embedding is the head here, which llama-quantize keeps in 6 bits.
-        kind = T.Q6_K if name == "token_embd.weight" and mixture != "F32" else T[mixture]
-    if cols % 256 != 0:
-        kind = {T.Q4_K: T.Q5_0, T.Q6_K: T.Q8_0}.get(kind, kind)
-    return kind
-
-
-def write_gguf(path, llama, weights, config, mixture):
-    import gguf
-    writer = gguf.GGUFWriter(str(path), "llama")
-    writer.add_context_length(CONTEXT)
-    writer.add_embedding_length(config["dim"])
-    writer.add_block_count(config["layers"])
-    writer.add_feed_forward_length(config["ffn"])
-    writer.add_head_count(config["heads"])
-    writer.add_head_count_kv(config["kv_heads"])
-    writer.add_rope_dimension_count(config["dim"] // config["heads"])
-    writer.add_rope_freq_base(config["theta"])
-    writer.add_layer_norm_rms_eps(config["eps"])
-    writer.add_vocab_size(config["vocab"])
-    writer.add_tokenizer_model("none")
-    bytes_ = 0
-    for name, weight in weights.items():
-        if name.endswith("attn_q.weight"):
-            weight = interleaved(weight, config["heads"])
-        elif name.endswith("attn_k.weight"):
-            weight = interleaved(weight, config["kv_heads"])
-        if weight.ndim == 1 or mixture == "F32":
-            data = np.ascontiguousarray(weight, np.float32)
-            writer.add_tensor(name, data)
-        else:
-            kind = kind_of(name, mixture, weight.shape[1], config["layers"])
-            data = llama.quantize(weight, kind)
-            writer.add_tensor(name, data, raw_dtype=kind)
-        bytes_ += data.nbytes
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return bytes_
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=pathlib.Path)
@@ -293,12 +164,12 @@ def main():
                 print(f"{name}: {type(error).__name__}: {str(error).splitlines()[0][:150]}", flush=True)
     if arguments.only != "ort":
         config = json.loads((arguments.model / "config.json").read_text())
-        llama = Llama()
+        llama = llama_cpp.Llama()
         with tempfile.TemporaryDirectory() as folder:
             for mixture in ("F32", "Q8_0", "Q4_0", "Q4_1", "Q4_K_M"):
                 target = pathlib.Path(folder) / f"{mixture}.gguf"
-                bytes_ = write_gguf(target, llama, weights, config, mixture)
-                llama.load(target, config["vocab"])
+                bytes_ = llama_cpp.write_gguf(target, llama, weights, config, mixture, CONTEXT)
+                llama.load(target, config["vocab"], CONTEXT, 1)
                 measure(f"llama.cpp, {mixture}", 8 * bytes_ / parameters, llama)
 
 
