@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "runtime/cache/block_pool.h"
@@ -39,6 +40,21 @@ class KvCache {
   bool can_truncate(int64_t size) const;
   // Forgets positions from `size` on, and what was reserved beyond.
   void truncate(int64_t size);
+  // Takes positions first .. first + count - 1 out: what lies behind them moves down, slots of blocks by
+  // `move`, and then stands as it was written, at new positions. Windows keep what they still had of it.
+  // Throws Error{OutOfMemory} where blocks are shared and there is no room for copies; the content is then as
+  // before.
+  struct SlotMove {
+    int layer;
+    const std::byte* from;
+    int64_t from_slot;
+    std::byte* to;
+    int64_t to_slot;
+    int64_t count;  // from and to may be one block; to_slot is then the lower one
+  };
+  void remove(int64_t first, int64_t count, const std::function<void(const SlotMove&)>& move);
+  // Whether remove() leaves all that the next token looks back to.
+  bool can_remove(int64_t first, int64_t count) const;
   // Blocks of an empty cache, for `size` positions: of every layer as many as they need, null where given up.
   // Takes over the references.
   void adopt(int64_t size, const std::vector<std::vector<CacheBlock*>>& blocks);
@@ -64,6 +80,9 @@ class KvCache {
     }
   };
   void shrink(int64_t count);
+  void own_targets(int64_t first, int64_t count);
+  bool move_into(size_t layer, int64_t target, int64_t first, int64_t count,
+                 const std::function<void(const SlotMove&)>& move);
 
   BlockPool& pool_;
   const std::vector<CacheLayer>& layers_;

@@ -78,10 +78,17 @@ struct ExpertSpace {
   int64_t per_token = 1;  // of them that serve a token
 };
 
+// How a layer's keys were turned before they were kept.
+struct KeyRotation {
+  std::vector<float> frequencies;  // of the pairs of features; empty: they were not
+  bool interleaved = false;        // pairs (2i, 2i + 1), else (i, i + number of pairs)
+};
+
 // An ai.quern.CachedAttention's cache, by its attribute `layer`.
 struct PlanLayer {
   CacheLayerShape shape;
   cpu::AttentionShape attention;  // cache_dtype is the session's to set
+  KeyRotation rotation;           // where DecoderPlan::fixed_positions is empty
 };
 
 struct DecoderPlan {
@@ -100,6 +107,8 @@ struct DecoderPlan {
   int64_t position_limit = 0;  // 0: none
   // Sequences longer than this use other rotary frequencies; 0: there are none.
   int64_t original_context = 0;
+  // Why keys and values can't be given another position; empty: turning the keys on does it.
+  std::string fixed_positions;
 
   // Shared by the entries. Addresses stay as they are.
   std::deque<PackedTensor> weights;

@@ -5,6 +5,7 @@
 
 #include "ir/schema.h"
 #include "runtime/decoder/compiler.h"
+#include "runtime/decoder/position_use.h"
 
 namespace quern::runtime {
 namespace {
@@ -153,6 +154,7 @@ std::shared_ptr<const Program> Program::compile(const Graph& graph, const Progra
     EntryCompiler(context, entry, start).compile();
   }
   fill_traits(graph, *plan);
+  find_position_use(graph, *plan);
   return std::shared_ptr<const Program>(new Program(std::move(plan)));
 }
 

@@ -31,6 +31,9 @@ struct SequenceState {
   std::vector<int32_t> tree_parents;
   // Rotary frequencies for sequences beyond the original context are in use.
   bool long_rotary = false;
+  // Tokens were taken out of its middle, and its keys and values are those of the longer text
+  // (remove_tokens.h).
+  bool moved = false;
   int64_t last_run = 0;  // number of the session's run that it was last part of
 
   int64_t size() const { return static_cast<int64_t>(tokens.size()); }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <stdexcept>
 #include <string>
@@ -19,10 +20,31 @@ class NaiveDecoder {
 
   using Rows = std::vector<std::vector<double>>;
 
+  // Once `at` tokens of the text have been computed, those at places first .. first + count - 1 of what is
+  // still there go: tokens behind see the others at consecutive positions.
+  struct Removal {
+    size_t at;
+    size_t first;
+    size_t count;
+  };
+
   // The logits of every token.
-  Rows run(const std::vector<int64_t>& ids) {
+  Rows run(const std::vector<int64_t>& ids, const std::vector<Removal>& removals = {}) {
     ids_ = ids;
     values_.clear();
+    turns_.clear();
+    seen_.clear();
+    removes_ = !removals.empty();
+    std::vector<size_t> there;
+    for (size_t t = 0; t < ids.size(); ++t) {
+      for (const Removal& removal : removals) {
+        if (removal.at != t) continue;
+        const auto from = there.begin() + static_cast<int64_t>(removal.first);
+        there.erase(from, from + static_cast<int64_t>(removal.count));
+      }
+      there.push_back(t);
+      seen_.push_back(there);
+    }
     for (const Node* node : graph_.nodes()) compute(*node);
     return values_.at(graph_.outputs().front().value);
   }
@@ -116,21 +138,33 @@ class NaiveDecoder {
     const double scale = extended ? node.float_attribute("long_scale", 1) : node.float_attribute("scale", 1);
     const size_t pairs = frequencies.size(), size = static_cast<size_t>(node.int_attribute("head_size", 0));
     const bool interleaved = node.int_attribute("interleaved", 0) != 0;
-    Rows out = rows(node.input(0));
-    for (size_t t = 0; t < out.size(); ++t) {
-      for (size_t head = 0; head < out[t].size(); head += size) {
+    const auto turn = [=](std::vector<double>& row, size_t position) {
+      for (size_t head = 0; head < row.size(); head += size) {
         for (size_t i = 0; i < pairs; ++i) {
-          double& a = out[t][head + (interleaved ? 2 * i : i)];
-          double& b = out[t][head + (interleaved ? 2 * i + 1 : i + pairs)];
-          const double c = std::cos(static_cast<double>(t) * frequencies[i]) * scale;
-          const double s = std::sin(static_cast<double>(t) * frequencies[i]) * scale;
+          double& a = row[head + (interleaved ? 2 * i : i)];
+          double& b = row[head + (interleaved ? 2 * i + 1 : i + pairs)];
+          const double c = std::cos(static_cast<double>(position) * frequencies[i]) * scale;
+          const double s = std::sin(static_cast<double>(position) * frequencies[i]) * scale;
           const double x = a;
           a = x * c - b * s;
           b = b * c + x * s;
         }
       }
+    };
+    Rows& out = values_[node.output()] = rows(node.input(0));
+    // The position of a key depends on who looks at it: attention turns it then.
+    if (removes_) {
+      turns_[node.output()] = turn;
+      return;
     }
-    values_[node.output()] = out;
+    for (size_t t = 0; t < out.size(); ++t) turn(out[t], t);
+  }
+
+  std::vector<double> at_position(const Value* value, size_t row, size_t position) {
+    std::vector<double> turned = rows(value)[row];
+    const auto turn = turns_.find(value);
+    if (turn != turns_.end()) turn->second(turned, position);
+    return turned;
   }
 
   void attention(const Node& node) {
@@ -147,26 +181,32 @@ class NaiveDecoder {
         node.input(3) != nullptr ? constant(node.input(3)) : std::vector<double>{};
     const std::vector<double> slopes =
         node.input(4) != nullptr ? constant(node.input(4)) : std::vector<double>{};
-    const Rows &q = rows(node.input(0)), &k = rows(node.input(1)), &v = rows(node.input(2));
-    Rows out(q.size(), std::vector<double>(heads * value_size));
-    for (size_t t = 0; t < q.size(); ++t) {
+    const Rows& v = rows(node.input(2));
+    Rows out(v.size(), std::vector<double>(heads * value_size));
+    for (size_t t = 0; t < out.size(); ++t) {
+      const std::vector<size_t>& seen = seen_[t];
+      const size_t position = seen.size() - 1;
+      const size_t first = window > 0 && position + 1 > window ? position + 1 - window : 0;
+      const std::vector<double> q = at_position(node.input(0), t, position);
+      Rows keys;
+      for (size_t j = first; j <= position; ++j) keys.push_back(at_position(node.input(1), seen[j], j));
       for (size_t h = 0; h < heads; ++h) {
         const size_t kv = h * kv_heads / heads;
-        const size_t first = window > 0 && t + 1 > window ? t + 1 - window : 0;
         std::vector<double> weights;
         double total = sinks.empty() ? 0 : std::exp(sinks[h]);
-        for (size_t j = first; j <= t; ++j) {
+        for (size_t j = first; j <= position; ++j) {
           double s = 0;
-          for (size_t d = 0; d < size; ++d) s += q[t][h * size + d] * k[j][kv * size + d];
+          for (size_t d = 0; d < size; ++d) s += q[h * size + d] * keys[j - first][kv * size + d];
           s *= scale;
           if (cap > 0) s = cap * std::tanh(s / cap);
-          if (!slopes.empty()) s += slopes[h] * (static_cast<double>(j) - static_cast<double>(t));
+          if (!slopes.empty()) s += slopes[h] * (static_cast<double>(j) - static_cast<double>(position));
           weights.push_back(std::exp(s));
           total += weights.back();
         }
         for (size_t d = 0; d < value_size; ++d) {
           double sum = 0;
-          for (size_t j = first; j <= t; ++j) sum += weights[j - first] * v[j][kv * value_size + d];
+          for (size_t j = first; j <= position; ++j)
+            sum += weights[j - first] * v[seen[j]][kv * value_size + d];
           out[t][h * value_size + d] = sum / total;
         }
       }
@@ -223,6 +263,9 @@ class NaiveDecoder {
   const Graph& graph_;
   std::vector<int64_t> ids_;
   std::map<const Value*, Rows> values_;
+  bool removes_ = false;
+  std::vector<std::vector<size_t>> seen_;  // for each token the tokens that it sees, by position
+  std::map<const Value*, std::function<void(std::vector<double>&, size_t)>> turns_;
 };
 
 }  // namespace quern::test
