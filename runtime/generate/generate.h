@@ -18,6 +18,7 @@
 namespace quern::runtime {
 
 class PrefixCache;
+class PromptQueue;
 
 // Text of generated ids, piece by piece: tokenizer::StreamDecoder is one.
 class TextDecoder {
@@ -46,6 +47,12 @@ struct GenerateOptions {
   // Texts decoded at once. A further prompt joins as soon as one has ended: its tokens are computed in the
   // runs that decode the others, prefill_chunk of them in each. 0: all, and all prompts are computed first.
   int64_t parallel = 0;
+  // Texts that outgrow the context go on: their first tokens, as many as this, stay, and the older half of
+  // the others is given up (runtime/generate/context_shift.h). Empty: texts end there, and longer prompts are
+  // refused.
+  std::optional<int64_t> shift_keep = {};
+  // Where this call takes its prompts from, beside other calls with the same prompts; null: all are its own.
+  PromptQueue* queue = nullptr;
   // Where prompts find what they begin with, and where they and the texts are kept; of the same session.
   PrefixCache* prefix_cache = nullptr;
   // Makes what finds the tokens, such as a SpeculativeDecoding; empty: PlainDecoding.
@@ -67,6 +74,7 @@ struct GenerateResult {
   std::string text;  // up to the stop string
   FinishReason finish = FinishReason::Length;
   std::string stop;  // the stop string that was met
+  int64_t context_shifts = 0;
 };
 
 struct GenerateTiming {
@@ -81,6 +89,10 @@ struct GenerateTiming {
   int64_t decode_tokens = 0;
   int64_t cached_tokens = 0;  // of the prompts, found in the prefix cache
   double seconds = 0;         // in all
+  int64_t context_shifts = 0;
+  // Texts that waited for another one's end since the cache memory did not hold both; they were computed
+  // anew.
+  int64_t put_back = 0;
 };
 
 using GenerateCallback = std::function<void(const GenerateEvent&)>;
@@ -89,12 +101,15 @@ struct GenerateOutput {
   std::vector<GenerateResult> results;  // one per prompt
   GenerateTiming timing;
   std::optional<SpeculationStatistics> speculation;  // of strategies that speculate
+  std::vector<size_t> prompts;                       // those that were decoded here; all but with a queue
 };
 
 // Decodes all prompts side by side; each gives the same ids as it would alone. Stops a text at
-// `max_new_tokens`, an end token, a stop string, or a full context. Throws Error{BadData} for an empty
-// prompt, a prompt longer than the context (naming both lengths) or ids outside the vocabulary;
-// Error{InvalidArgument} for options out of range.
+// `max_new_tokens`, an end token, a stop string, or a full context. Where the session's cache memory is full,
+// kept prefixes are given up, then the texts begun last are put back until others have ended. Throws
+// Error{BadData} for an empty prompt, a prompt longer than the context (naming both lengths) or ids outside
+// the vocabulary; Error{InvalidArgument} for options out of range; Error{OutOfMemory} where a single text
+// outgrows the cache memory.
 GenerateOutput generate(Session& session, std::span<const std::vector<int64_t>> prompts,
                         const GenerateOptions& options, const GenerateCallback& callback = {});
 

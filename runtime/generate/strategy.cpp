@@ -2,6 +2,21 @@
 
 namespace quern::runtime {
 
+SpeculationStatistics& SpeculationStatistics::operator+=(const SpeculationStatistics& other) {
+  rounds += other.rounds;
+  speculative_rounds += other.speculative_rounds;
+  tokens += other.tokens;
+  proposed += other.proposed;
+  verified += other.verified;
+  evaluated += other.evaluated;
+  accepted += other.accepted;
+  draft_seconds += other.draft_seconds;
+  seconds += other.seconds;
+  plain_tokens += other.plain_tokens;
+  plain_seconds += other.plain_seconds;
+  return *this;
+}
+
 void PlainDecoding::advance(std::span<GenerationStream* const> streams,
                             std::span<const SequenceStep> company) {
   steps_.assign(company.begin(), company.end());

@@ -14,9 +14,11 @@ namespace quern::runtime {
 
 // A text in the making.
 struct GenerationStream {
-  size_t prompt = 0;            // its number, which tells it from the others
-  Sequence sequence;            // holds all of `tokens` but the last
-  std::vector<int64_t> tokens;  // the prompt and what was generated, end tokens included
+  size_t prompt = 0;  // its number, which tells it from the others
+  Sequence sequence;  // holds all of `tokens` but the last
+  // The prompt and what was generated, end tokens included; less what was given up where the text outgrew the
+  // context.
+  std::vector<int64_t> tokens;
   RandomStream random;
   int64_t most_new = 0;  // tokens that may still be added
   // What a call of advance() found, for the caller to take over: appended to `tokens` already.
@@ -52,6 +54,7 @@ struct SpeculationStatistics {
     return plain_seconds / static_cast<double>(plain_tokens) * static_cast<double>(tokens) / seconds;
   }
   double draft_share() const { return seconds > 0 ? draft_seconds / seconds : 0; }
+  SpeculationStatistics& operator+=(const SpeculationStatistics& other);
 };
 
 class DecodingStrategy {
@@ -64,6 +67,10 @@ class DecodingStrategy {
   virtual void advance(std::span<GenerationStream* const> streams, std::span<const SequenceStep> company) = 0;
   // The stream has ended: what is kept for it may go.
   virtual void forget(const GenerationStream&) {}
+  // The stream goes on, but tokens have gone out of its middle, or its sequence is about to be computed anew.
+  virtual void renumbered(const GenerationStream& stream) { forget(stream); }
+  // Whether a sequence that was advanced is what a prefill of its tokens gives.
+  virtual bool is_like_prefill() const { return true; }
   // Null for strategies that don't speculate.
   virtual const SpeculationStatistics* statistics() const { return nullptr; }
 };

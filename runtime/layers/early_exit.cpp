@@ -106,6 +106,12 @@ double ExitStatistics::average_layers() const {
   return total() > 0 ? sum / static_cast<double>(total()) : static_cast<double>(layers);
 }
 
+ExitStatistics& ExitStatistics::operator+=(const ExitStatistics& other) {
+  if (exit_after.empty()) return *this = other;
+  for (size_t i = 0; i < std::min(tokens.size(), other.tokens.size()); ++i) tokens[i] += other.tokens[i];
+  return *this;
+}
+
 std::shared_ptr<const Program> compile_early_exit(const Graph& graph, const ExitRule& rule) {
   const std::unique_ptr<Graph> copy = graph.clone();
   LayerBuilder builder(*copy);

@@ -58,6 +58,8 @@ struct ExitStatistics {
 
   int64_t total() const;
   double average_layers() const;
+  // Of the same exits, or of none yet.
+  ExitStatistics& operator+=(const ExitStatistics& other);
 };
 
 // Computes one token of each of many sequences, each as deep as it needs. The keys and values of layers that
@@ -112,6 +114,8 @@ class EarlyExitDecoding final : public DecodingStrategy {
                     std::shared_ptr<ExitStatistics> statistics = nullptr);
   void advance(std::span<GenerationStream* const> streams, std::span<const SequenceStep> company) override;
   void forget(const GenerationStream& stream) override { written_.erase(stream.prompt); }
+  void renumbered(const GenerationStream&) override {}
+  bool is_like_prefill() const override { return false; }
 
  private:
   Session& session_;

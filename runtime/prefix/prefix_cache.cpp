@@ -5,6 +5,7 @@
 
 #include "ir/error.h"
 #include "runtime/cpu/attention.h"
+#include "runtime/decoder/sequence_state.h"
 
 namespace quern::runtime {
 namespace {
@@ -20,6 +21,17 @@ int64_t common(std::span<const int64_t> a, std::span<const int64_t> b) {
 }
 
 }  // namespace
+
+PrefixCacheStatistics& PrefixCacheStatistics::operator+=(const PrefixCacheStatistics& other) {
+  lookups += other.lookups;
+  hits += other.hits;
+  tokens += other.tokens;
+  hit_tokens += other.hit_tokens;
+  kept += other.kept;
+  evicted += other.evicted;
+  expired += other.expired;
+  return *this;
+}
 
 PrefixCache::PrefixCache(Session& session, const PrefixCacheOptions& options)
     : session_(session), options_(options) {
@@ -89,6 +101,11 @@ PrefixCache::Match PrefixCache::find(std::span<const int64_t> tokens) {
   return best;
 }
 
+int64_t PrefixCache::known(std::span<const int64_t> tokens) {
+  expire();
+  return tokens.empty() ? 0 : find(tokens.first(tokens.size() - 1)).length;
+}
+
 Sequence PrefixCache::take(std::span<const int64_t> tokens) {
   expire();
   ++statistics_.lookups;
@@ -114,6 +131,12 @@ void PrefixCache::keep(const Sequence& sequence, int64_t size) {
   expire();
   if (size < 0 || size > sequence.size()) {
     throw_error(ErrorCode::InvalidArgument, "keeping ", size, " tokens of a sequence of ", sequence.size());
+  }
+  if (sequence && SequenceAccess::state(sequence).moved) {
+    throw_error(
+        ErrorCode::InvalidArgument,
+        "a sequence that lost tokens of its middle can't be kept: its keys and values are not those of "
+        "the tokens that remain");
   }
   const std::span<const int64_t> tokens = sequence.tokens().first(static_cast<size_t>(size));
   const Match known = find(tokens);

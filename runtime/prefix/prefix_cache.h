@@ -31,6 +31,7 @@ struct PrefixCacheStatistics {
   double hit_rate() const {
     return tokens > 0 ? static_cast<double>(hit_tokens) / static_cast<double>(tokens) : 0;
   }
+  PrefixCacheStatistics& operator+=(const PrefixCacheStatistics& other);
 };
 
 // Holds forks of sequences, which share their blocks with the texts that go on from them, in a tree over
@@ -51,7 +52,11 @@ class PrefixCache {
   // A sequence that holds the longest known beginning of `tokens`, but at most all of them save the last,
   // whose logits are wanted. An empty sequence where nothing is known.
   Sequence take(std::span<const int64_t> tokens);
+  // How many tokens such a sequence would have; a sliding window may have passed some of them.
+  int64_t known(std::span<const int64_t> tokens);
   // Keeps the first `size` tokens of a sequence; they must be final. Costs no copying of keys and values.
+  // Throws Error{InvalidArgument} for more tokens than there are, or tokens that were moved
+  // (remove_tokens()).
   void keep(const Sequence& sequence, int64_t size);
 
   // Gives up the least recently used text; false where there is none.

@@ -222,6 +222,12 @@ void save_sequence(const Sequence& sequence, const std::filesystem::path& path, 
     throw_error(ErrorCode::InvalidArgument, "only a sequence without an undecided tree can be saved");
   }
   const SequenceState& state = SequenceAccess::state(sequence);
+  if (state.moved) {
+    throw_error(
+        ErrorCode::InvalidArgument,
+        "a sequence that lost tokens of its middle can't be saved: its keys and values are not those of "
+        "the tokens that remain");
+  }
   const std::string text = description(state, model);
   Header header = {};
   kMagic.copy(header.magic, sizeof(header.magic));

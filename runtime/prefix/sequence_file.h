@@ -20,7 +20,8 @@ namespace quern::runtime {
 // i64, for each layer and block u8 whether it is there}; the blocks that are, layer by layer, as the
 // attention kernels lay them out (runtime/cpu/attention.h), slots beyond the last token zero.
 //
-// Throws Error{Io}, Error{InvalidArgument} for an undecided tree.
+// Throws Error{Io}, Error{InvalidArgument} for an undecided tree, or tokens that were moved
+// (remove_tokens()).
 void save_sequence(const Sequence& sequence, const std::filesystem::path& path, std::string_view model);
 
 // Maps such a file; its blocks are used where they lie, and copied when they are written to. Throws
