@@ -1,6 +1,4 @@
 // quern generate: a prompt in, text or ids out.
-#include <unistd.h>
-
 #include <cmath>
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -8,38 +6,33 @@
 #include "cli/chat.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/generate_batch.h"
+#include "cli/commands/generate_job.h"
+#include "cli/commands/generate_outline.h"
+#include "cli/commands/generate_prompt.h"
 #include "cli/context_bound.h"
-#include "cli/exit_options.h"
-#include "cli/files.h"
+#include "cli/context_shift.h"
 #include "cli/format.h"
 #include "cli/interrupt.h"
-#include "cli/loaded_model.h"
 #include "cli/prefix_cache.h"
-#include "cli/sampling.h"
 #include "cli/self_speculation.h"
 #include "cli/speculation.h"
 #include "formats/tokenizer/utf8.h"
-#include "runtime/generate/generate.h"
 
 namespace quern::cli {
 namespace {
 
 void declare(OptionSet& options) {
-  options
-      .positional({.name = "MODEL", .help = "a .quern artifact, an ONNX decoder, or a folder that holds one"})
-      .section("Prompt (one of them; default: text on standard input)")
-      .text("prompt,p", "TEXT", "the text to go on with")
-      .text("prompt-file,f", "FILE", "a file with that text; - is standard input")
-      .text("ids", "IDS", "token ids instead, separated by commas; needs no tokenizer")
-      .flag("no-special", "leave out what the tokenizer adds around a text, such as <s>")
-      .text("tokenizer", "FILE",
-            "a tokenizer.json; default: the artifact's own, or the one beside the model");
+  options.positional(
+      {.name = "MODEL", .help = "a .quern artifact, an ONNX decoder, or a folder that holds one"});
+  declare_prompt_options(options);
   declare_batch_options(options);
   declare_chat_options(options);
+  declare_outline_options(options);
   options.section("Length")
       .integer("max-tokens,n", "N", {1, 1e9}, "generate at most N tokens", 128)
       .texts("stop", "TEXT", "end where the text would hold this; it is not printed")
       .flag("ignore-eos", "go on after a token that ends texts");
+  declare_context_shift_options(options);
   declare_sampling_options(options);
   options.section("How");
   declare_session_options(options);
@@ -61,85 +54,13 @@ void declare(OptionSet& options) {
                "lets a small model guess what the large one then verifies")
       .example("quern generate model.quern --prompts prompts.jsonl --parallel 8 > texts.jsonl",
                "many texts, eight at a time; what prompts have in common is computed once")
+      .example("quern generate model.quern --prompts prompts.jsonl --instances 2 > texts.jsonl",
+               "many texts by two decoders side by side, each on cores of its own")
+      .example("quern generate model.quern -p \"Once\" -n 5000 --context-shift",
+               "a text longer than the model's context")
+      .example("quern generate model.quern --outline -p \"How do I learn to swim?\"",
+               "asks for the points of an answer, then writes all of them at once")
       .example("quern generate model.onnx --ids 1,15043,3186 -n 20 --json", "ids in and out, for scripts");
-}
-
-class StreamingText : public runtime::TextDecoder {
- public:
-  // `goes_on`: the text goes on the prompt's, as an answer does not.
-  StreamingText(const tokenizer::Tokenizer& tokenizer, bool goes_on)
-      : tokenizer_(tokenizer), goes_on_(goes_on), decoder_(tokenizer, kOptions) {}
-
-  // SentencePiece and its like take the space of a text's first token away, so that the prompt is decoded
-  // too.
-  void begin(std::span<const int64_t> prompt) override {
-    if (!goes_on_) return;
-    tokenizer::StreamDecoder ended(tokenizer_, kOptions);
-    for (const int64_t id : prompt) {
-      decoder_.push(id);
-      ended.push(id);
-    }
-    held_ = ended.finish();
-  }
-  std::string push(int64_t id) override { return beyond_prompt(decoder_.push(id)); }
-  std::string finish() override { return beyond_prompt(decoder_.finish()); }
-
- private:
-  static constexpr tokenizer::DecodeOptions kOptions{.skip_special_tokens = true};
-
-  // The end of the prompt may come only with the first token after it.
-  std::string beyond_prompt(std::string text) {
-    if (held_.empty() || text.empty()) return text;
-    const auto [ours, theirs] = std::mismatch(text.begin(), text.end(), held_.begin(), held_.end());
-    text.erase(text.begin(), ours);
-    held_.clear();
-    return text;
-  }
-
-  const tokenizer::Tokenizer& tokenizer_;
-  bool goes_on_;
-  tokenizer::StreamDecoder decoder_;
-  std::string held_;
-};
-
-struct Prompt {
-  std::vector<int64_t> ids;
-  std::string text;  // as given, or as the chat template wrote it; empty for ids
-  bool chat = false;
-};
-
-Prompt read_prompt(const Arguments& arguments, const LoadedModel& model) {
-  Prompt prompt;
-  prompt.chat = wants_chat(arguments);
-  if (const auto ids = arguments.text("ids")) {
-    if (arguments.given("prompt") || arguments.given("prompt-file")) {
-      throw UsageError("--ids and a text are both given; one prompt is enough");
-    }
-    prompt.ids = parse_ids(*ids, "--ids");
-    return prompt;
-  }
-  const bool given_text = arguments.given("prompt") || arguments.given("prompt-file");
-  const bool from_messages = arguments.given("messages");
-  if (!given_text && !from_messages && ::isatty(STDIN_FILENO) == 1) {
-    throw UsageError("no prompt: give -p TEXT, --prompt-file FILE or --ids 1,2,3");
-  }
-  if (given_text) {
-    prompt.text = *prompt_text(arguments);
-  } else if (!from_messages) {
-    prompt.text = read_input("-");
-  }
-  if (!model.tokenizer) {
-    throw_error(ErrorCode::BadData, "'", model.file.path.string(),
-                "' has no tokenizer, so that text means nothing to it; "
-                "give --tokenizer tokenizer.json, or token ids with --ids 1,2,3");
-  }
-  if (prompt.chat) prompt.text = chat_prompt(arguments, model, prompt.text);
-  const bool special = !prompt.chat && !arguments.flag("no-special");
-  prompt.ids = model.tokenizer->encode(prompt.text, {.add_special_tokens = special});
-  if (prompt.ids.empty()) {
-    throw_error(ErrorCode::BadData, "the prompt is empty; a model needs at least one token to go on from");
-  }
-  return prompt;
 }
 
 std::string rate_text(double rate) {
@@ -160,18 +81,17 @@ std::string timing_text(const runtime::GenerateOutput& output, const Sampling& s
 }
 
 nlohmann::ordered_json to_json(const Prompt& prompt, const runtime::GenerateOutput& output,
-                               const LoadedModel& model, const runtime::SamplingOptions& sampling,
-                               int64_t context) {
+                               const GenerateJob& job, runtime::Session& session) {
   const runtime::GenerateResult& result = output.results.front();
   const runtime::GenerateTiming& timing = output.timing;
   nlohmann::ordered_json object = {{"prompt_ids", prompt.ids}, {"ids", result.ids}};
   if (prompt.chat) object["prompt"] = tokenizer::to_valid_utf8(prompt.text);
-  object["text"] = model.tokenizer ? nlohmann::ordered_json(result.text) : nlohmann::ordered_json();
+  object["text"] = job.model.tokenizer ? nlohmann::ordered_json(result.text) : nlohmann::ordered_json();
   object["finish_reason"] = runtime::to_string(result.finish);
   object["stop"] = result.stop.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(result.stop);
-  object["sampling"] = sampling_json(sampling);
-  object["context"] = context;
-  object["timing"] = {{"load_seconds", model.seconds},
+  object["sampling"] = sampling_json(job.sampling.options);
+  object["context"] = session.options().context;
+  object["timing"] = {{"load_seconds", job.model.seconds},
                       {"prompt_tokens", timing.prompt_tokens},
                       {"cached_tokens", timing.cached_tokens},
                       {"generated_tokens", timing.generated_tokens},
@@ -180,7 +100,7 @@ nlohmann::ordered_json to_json(const Prompt& prompt, const runtime::GenerateOutp
                       {"first_token_seconds", timing.first_token_seconds},
                       {"prefill_tokens_per_second", timing.prefill_rate()},
                       {"decode_tokens_per_second", timing.decode_rate()}};
-  if (output.speculation) object["speculation"] = speculation_json(*output.speculation);
+  add_optional_json(object, job, session, output);
   return object;
 }
 
@@ -214,80 +134,102 @@ class Printer {
   bool any_ = false;
 };
 
-ExitStatus run(const Arguments& arguments, Console& console) {
-  LoadedModel model =
-      load_decoder(arguments.text_of("MODEL"), arguments.text("tokenizer"), console, "quern generate");
-  prepare_self_speculation(arguments, model);
-  const std::optional<runtime::ExitRule> exits = exit_rule(arguments);
-  if (exits) {
-    // What is kept of a text with exits is not what the whole model would have kept.
-    for (const char* other : {"speculate", "prefix-cache"}) {
-      if (arguments.given(other)) throw UsageError(concat("--exit and --", other, " exclude one another"));
-    }
-    prepare_exits(*exits, model);
+// What --exit goes together with. What is kept of a text with exits is not what the whole model would have
+// kept.
+void check_exits(const Arguments& arguments) {
+  for (const char* other : {"speculate", "prefix-cache", "outline", "outline-file"}) {
+    if (arguments.given(other)) throw UsageError(concat("--exit and --", other, " exclude one another"));
   }
-  const bool many = arguments.given("prompts");
-  const Prompt prompt = many ? Prompt{} : read_prompt(arguments, model);
-  const Sampling sampling = read_sampling(arguments, model.file.folder.generation);
-  runtime::SessionOptions session_settings = with_cache_memory(session_options(arguments), arguments);
-  session_settings = with_context_bound(session_settings, model.program->traits(),
-                                        many ? arguments.integer_of("parallel") : 1);
-  runtime::Session session(model.program, session_settings);
-  std::unique_ptr<runtime::PrefixCache> prefixes;
-  if (!exits && (many || arguments.given("prefix-cache")))
-    prefixes = open_prefix_cache(arguments, model, session, console);
-  const InterruptRequest interrupt;
+}
 
-  runtime::GenerateOptions options;
+// Texts that are decoded at the same time.
+int64_t texts_at_once(const Arguments& arguments) {
+  if (wants_outline(arguments)) return kOutlineTexts;
+  if (!arguments.given("prompts")) return 1;
+  return arguments.integer_of("parallel") * arguments.integer("instances").value_or(1);
+}
+
+void fill_in(GenerateJob& job, const InterruptRequest& interrupt) {
+  const Arguments& arguments = job.arguments;
+  const LoadedModel& model = job.model;
+  job.session = with_context_bound(with_cache_memory(session_options(arguments), arguments),
+                                   model.program->traits(), texts_at_once(arguments));
+  runtime::GenerateOptions& options = job.options;
   options.max_new_tokens = arguments.integer_of("max-tokens");
   if (!arguments.flag("ignore-eos")) options.end_ids = model.end_ids;
   options.stop = arguments.list("stop");
-  options.sampling = sampling.options;
+  options.shift_keep = shift_keep(arguments);
+  options.sampling = job.sampling.options;
   if (model.tokenizer) options.sampling.vocabulary = model.tokenizer->vocab_size();
   options.cancel = &interrupt.requested();
-  options.strategy = speculation(arguments, model, console);
-  const auto exit_statistics = std::make_shared<runtime::ExitStatistics>();
-  if (exits) options.strategy = with_exits(*exits, model, exit_statistics);
-  options.prefix_cache = prefixes.get();
+  options.strategy = speculation(arguments, model, job.console);
+  if (job.exits) options.strategy = with_exits(*job.exits, model, job.exit_statistics);
   if (model.tokenizer) {
-    options.decoder = [&] {
-      return std::make_unique<StreamingText>(*model.tokenizer, !wants_chat(arguments));
-    };
+    const bool goes_on = !wants_chat(arguments) && !wants_outline(arguments);
+    options.decoder = [&model, goes_on] { return streaming_text(*model.tokenizer, goes_on); };
   } else if (!options.stop.empty()) {
     throw UsageError("--stop needs a tokenizer; the model has none");
   }
-  if (many) return generate_batch(arguments, console, model, session, options);
+}
+
+// The prompt as it is printed before its continuation.
+std::string echo_of(const GenerateJob& job, const Prompt& prompt) {
+  if (!job.model.tokenizer || prompt.chat || job.arguments.flag("no-echo")) return {};
+  return prompt.text.empty() ? job.model.tokenizer->decode(prompt.ids, {.skip_special_tokens = true})
+                             : prompt.text;
+}
+
+ExitStatus generate_one(GenerateJob& job, const Prompt& prompt) {
+  Console& console = job.console;
+  const LoadedModel& model = job.model;
+  runtime::Session session(model.program, job.session);
+  std::unique_ptr<runtime::PrefixCache> prefixes;
+  if (job.arguments.given("prefix-cache"))
+    prefixes = open_prefix_cache(job.arguments, model, session, console);
+  job.options.prefix_cache = prefixes.get();
   const bool stream = !console.json();
-  std::string echo;
-  if (model.tokenizer && !prompt.chat && !arguments.flag("no-echo")) {
-    echo = prompt.text.empty() ? model.tokenizer->decode(prompt.ids, {.skip_special_tokens = true})
-                               : prompt.text;
-  }
   const std::vector<std::vector<int64_t>> prompts = {prompt.ids};
-  Printer printer(console, model.tokenizer.has_value(), echo);
+  Printer printer(console, model.tokenizer.has_value(), echo_of(job, prompt));
   runtime::GenerateCallback callback;
   if (stream) callback = std::ref(printer);
-  const runtime::GenerateOutput output = runtime::generate(session, prompts, options, callback);
-  if (stream) {
-    printer.print_prompt();
-    console.print("\n");
-    console.flush();
-    console.note(timing_text(output, sampling));
-    if (output.speculation) console.note(speculation_text(*output.speculation));
-    const bool bounded = model.program->traits().context == 0 && !arguments.given("context");
-    if (bounded && output.results.front().finish == runtime::FinishReason::Context) {
-      console.note(concat("the model states no context length; ", session_settings.context,
-                          " tokens are what half of the memory at hand holds (--context N: another limit)"));
-    }
-    if (exits) console.note(exit_text(*exit_statistics));
-  } else {
-    nlohmann::ordered_json object =
-        to_json(prompt, output, model, sampling.options, session.options().context);
-    if (exits) object["exits"] = exit_json(*exit_statistics);
-    console.print_json(object);
+  const runtime::GenerateOutput output = runtime::generate(session, prompts, job.options, callback);
+  if (!stream) {
+    console.print_json(to_json(prompt, output, job, session));
+    return status_of(output);
   }
-  return output.results.front().finish == runtime::FinishReason::Cancelled ? ExitStatus::Interrupted
-                                                                           : ExitStatus::Ok;
+  printer.print_prompt();
+  console.print("\n");
+  console.flush();
+  console.note(timing_text(output, job.sampling));
+  const bool bounded = model.program->traits().context == 0 && !job.arguments.given("context");
+  if (bounded && output.results.front().finish == runtime::FinishReason::Context) {
+    console.note(concat("the model states no context length; ", job.session.context,
+                        " tokens are what half of the memory at hand holds (--context N: another limit)"));
+  }
+  note_optional(job, session, output);
+  return status_of(output);
+}
+
+ExitStatus run(const Arguments& arguments, Console& console) {
+  GenerateJob job{.arguments = arguments,
+                  .console = console,
+                  .model = load_decoder(arguments.text_of("MODEL"), arguments.text("tokenizer"), console,
+                                        "quern generate")};
+  prepare_self_speculation(arguments, job.model);
+  job.exits = exit_rule(arguments);
+  if (job.exits) {
+    check_exits(arguments);
+    prepare_exits(*job.exits, job.model);
+    job.exit_statistics = std::make_shared<runtime::ExitStatistics>();
+  }
+  const bool outline = wants_outline(arguments), many = arguments.given("prompts");
+  check_batch_options(arguments);
+  const Prompt prompt = many || outline ? Prompt{} : read_prompt(arguments, job.model);
+  job.sampling = read_sampling(arguments, job.model.file.folder.generation);
+  const InterruptRequest interrupt;
+  fill_in(job, interrupt);
+  if (outline) return generate_outline(job);
+  return many ? generate_batch(job) : generate_one(job, prompt);
 }
 
 }  // namespace

@@ -1,16 +1,14 @@
 // quern generate --prompts: many texts at once.
 #pragma once
 
-#include "cli/console.h"
-#include "cli/exit_status.h"
-#include "cli/loaded_model.h"
-#include "runtime/generate/generate.h"
+#include "cli/commands/generate_job.h"
 
 namespace quern::cli {
 
+// --prompts, --parallel, --instances.
 void declare_batch_options(OptionSet& options);
-// `options`: for every text; parallel is set here.
-ExitStatus generate_batch(const Arguments& arguments, Console& console, const LoadedModel& model,
-                          runtime::Session& session, runtime::GenerateOptions options);
+// Throws UsageError for --instances without --prompts.
+void check_batch_options(const Arguments& arguments);
+ExitStatus generate_batch(GenerateJob& job);
 
 }  // namespace quern::cli
