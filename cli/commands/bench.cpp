@@ -4,6 +4,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "cli/commands/bench_instances.h"
 #include "cli/commands/bench_speculation.h"
 #include "cli/commands/commands.h"
 #include "cli/format.h"
@@ -35,11 +36,16 @@ void declare(OptionSet& options) {
       .text("tokenizer", "FILE", "not needed; accepted as by other commands");
   declare_session_options(options);
   declare_bench_speculation_options(options);
+  declare_bench_instances_options(options);
   options.example("quern bench model.quern -p 512 -n 128 -t 2", "prefill and decode rates")
       .example("quern bench model.quern --machine --json",
                "the same as shares of what the machine could do, for scripts")
       .example("quern bench model.quern --speculate ngram --text book.txt --against plain",
                "what speculation gains on a text, and that its tokens are those of plain decoding")
+      .example("quern bench model.quern --exit margin:0.8 --text book.txt",
+               "what early exits gain, how deep tokens go, and how many of them change")
+      .example("quern bench model.quern --instances 2 --parallel 4 --text book.txt --prompts 64 -p 100",
+               "throughput of two decoders on a core each against one that decodes eight texts together")
       .example("quern bench --machine", "memory bandwidth and arithmetic of the machine alone");
 }
 
@@ -278,6 +284,12 @@ ExitStatus run(const Arguments& arguments, Console& console) {
   }
   LoadedModel model = load_decoder(*path, arguments.text("tokenizer"), console, "quern bench");
   prepare_self_speculation(arguments, model);
+  if (arguments.given("instances")) return bench_instances(arguments, model, console);
+  if (const std::optional<runtime::ExitRule> exits = exit_rule(arguments)) {
+    if (arguments.given("speculate")) throw UsageError("--exit and --speculate are measured apart");
+    prepare_exits(*exits, model);
+    return bench_exits(arguments, model, *exits, console);
+  }
   if (arguments.given("speculate")) return bench_speculation(arguments, model, console);
   runtime::Session session(model.program, session_options(arguments));
   const Measurement result = measure(session, arguments, console);
