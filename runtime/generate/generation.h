@@ -30,6 +30,7 @@ class Generation {
     size_t prompt = 0;
     bool begun = false;
     bool resumed = false;  // the logits of its last token are known: that one is not computed
+    bool again = false;    // it was put back
     bool complete = false;
   };
 

@@ -37,13 +37,13 @@ void Generation::admit() {
     if (!waiting_.empty()) {
       const size_t prompt = waiting_.front();
       waiting_.pop_front();
-      const bool resumed = !output_.results[prompt].ids.empty();
-      // A prompt that was shifted begins from its first token.
-      if (!resumed) {
-        streams_[prompt].tokens = prompts_[prompt];
-        output_.results[prompt].context_shifts = 0;
-      }
-      prefills_.push_back({.prompt = prompt, .resumed = resumed});
+      // From its first token on: a text that was shifted is shifted again, at the same places.
+      GenerateResult& result = output_.results[prompt];
+      std::vector<int64_t>& tokens = streams_[prompt].tokens;
+      tokens = prompts_[prompt];
+      tokens.insert(tokens.end(), result.ids.begin(), result.ids.end());
+      result.context_shifts = 0;
+      prefills_.push_back({.prompt = prompt, .resumed = !result.ids.empty(), .again = true});
       continue;
     }
     const std::optional<size_t> prompt = more_ ? take_prompt() : std::nullopt;
@@ -54,10 +54,7 @@ void Generation::admit() {
 
 // Whether a sequence can be had again by computing the stream's tokens.
 bool Generation::can_restart(size_t prompt) const {
-  const GenerateResult& result = output_.results[prompt];
-  if (result.ids.empty()) return true;
-  const bool moved = result.context_shifts > 0 && shift_->way() == ShiftWay::Move;
-  return !moved && strategy_->is_like_prefill();
+  return output_.results[prompt].ids.empty() || strategy_->is_like_prefill();
 }
 
 // Whether a prompt begins like one that is being computed before it, and so had better wait for it: by more
@@ -79,7 +76,7 @@ void Generation::begin(Prefill& prefill) {
   GenerationStream& stream = streams_[prefill.prompt];
   stream.sequence =
       options_.prefix_cache != nullptr ? options_.prefix_cache->take(stream.tokens) : session_.new_sequence();
-  if (!prefill.resumed) output_.timing.cached_tokens += stream.sequence.size();
+  if (!prefill.again) output_.timing.cached_tokens += stream.sequence.size();
 }
 
 int64_t Generation::left_of(const Prefill& prefill) const {

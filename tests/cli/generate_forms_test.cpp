@@ -215,10 +215,10 @@ TEST_F(GenerateForms, MemoryAndAgeOfPrefixes) {
              std::string(end) + "\"\n";
   write_text(file("alike.jsonl"), lines);
   const json free = generate({"--prompts", file("alike.jsonl"), "-n", "30"});
-  // Less than a megabyte holds three blocks of the eight layers, not six texts.
+  // A megabyte holds three blocks of the eight layers, not six texts.
   for (const char* parallel : {"1", "4", "8"}) {
     const json small = generate({"--prompts", file("alike.jsonl"), "-n", "30", "--parallel", parallel,
-                                 "--cache-memory", "0.8", "--cache-ttl", "1000"});
+                                 "--cache-memory", "1", "--cache-ttl", "1000"});
     EXPECT_EQ(small["results"], free["results"]) << parallel;
     EXPECT_GT(small["prefix_cache"]["evicted"].get<int>() + small["timing"]["put_back"].get<int>(), 0)
         << parallel;
@@ -244,7 +244,7 @@ TEST_F(GenerateForms, BenchShowsWhatExitsGain) {
     return quern_json(all);
   };
   const json deep = bench("margin:1"), flat = bench("fixed:1");
-  EXPECT_EQ(deep["exit"], "margin:1");
+  EXPECT_EQ(deep["exit"], "margin:1.000");
   EXPECT_TRUE(deep["identical"].get<bool>());
   EXPECT_EQ(deep["agreement"], 1.0);
   EXPECT_EQ(deep["exiting"]["average_layers"], deep["exiting"]["layers"]);

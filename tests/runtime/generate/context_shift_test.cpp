@@ -152,6 +152,29 @@ TEST_P(ContextShiftTest, SamplesTheSameTextAgain) {
   EXPECT_EQ(texts(generate(session_, prompts_, options)), one);
 }
 
+// A text that waited for memory is computed from its first token on, and shifted again at the same places.
+TEST_P(ContextShiftTest, TextsThatDoNotFitTogetherTakeTurns) {
+  SessionOptions settings{.threads = 1, .cache_dtype = GetParam().cache, .context = 150};
+  int64_t shifts = 0;
+  for (const auto& prompt : prompts_) {
+    const auto computed = static_cast<int64_t>(prompt.size()) + 399;
+    shifts += (computed - 150 + 72) / 73;
+  }
+  Session session(program_, settings);
+  GenerateOptions options{.max_new_tokens = 400, .parallel = 1, .shift_keep = kKeep};
+  const Texts wanted = texts(generate(session, prompts_, options));
+  // Of the three blocks of a full sequence five, for two or more.
+  settings.cache_memory = session.peak_cache_bytes() * 5 / 3;
+  Session small(program_, settings);
+  for (const int64_t parallel : {1, 2, 6}) {
+    options.parallel = parallel;
+    const GenerateOutput output = generate(small, prompts_, options);
+    EXPECT_EQ(texts(output), wanted) << parallel;
+    EXPECT_EQ(output.timing.put_back > 0, parallel > 1) << parallel;
+    EXPECT_EQ(output.timing.context_shifts, shifts) << parallel;
+  }
+}
+
 std::vector<Case> cases() {
   std::vector<Case> all;
   const auto add = [&](const std::string& name, const std::string& shape, DType cache, ShiftWay way) {
