@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "formats/tokenizer/tokenizer.h"
-#include "ir/tensor.h"
+#include "ir/graph.h"
 
 namespace quern::calibrate {
 
@@ -53,16 +53,17 @@ struct TokenData {
   static TokenData parse_lines(std::string_view lines, std::string source, const DatasetOptions& options);
 };
 
-// Whether `path` names arrays (.npy, .npz) rather than tokens.
+// Whether `path` names arrays (.npy, .npz, .pb and folders of .pb) rather than tokens.
 bool is_tensor_file(const std::filesystem::path& path);
 
 // Named input tensors, cut into samples along the first axis as they are asked for.
 class TensorData {
  public:
-  // *.npz: an array per input, by name; *.npy: the one input `only_input`. "label" or "labels" in an .npz are
-  // labels. Throws Error{Io}, Error{Corrupt}, and Error{BadData} where the arrays disagree about the number
-  // of samples.
-  static TensorData load(const std::filesystem::path& path, const std::string& only_input,
+  // For a graph with these inputs. *.npz: an array per input, by name; *.npy: the one input; *.pb, and
+  // folders of such: see formats/onnx/input_sets.h. "label" or "labels" in an .npz are labels. Throws
+  // Error{Io}, Error{Corrupt}, and Error{BadData} for an .npy file where there are several inputs, and where
+  // the arrays disagree about the number of samples.
+  static TensorData load(const std::filesystem::path& path, const std::vector<Value*>& inputs,
                          const DatasetOptions& options);
 
   int64_t samples() const { return samples_; }
@@ -81,5 +82,9 @@ class TensorData {
   std::map<std::string, Tensor> arrays_;
   Tensor labels_;
 };
+
+// The SHA-256 that tells data apart: of the file, or of all files of a folder (TensorData::digest(),
+// TokenData::digest). Throws Error{Io}.
+std::string digest_of_data(const std::filesystem::path& path);
 
 }  // namespace quern::calibrate

@@ -4,6 +4,7 @@
 #include "formats/file/checksum.h"
 #include "formats/npy/npy.h"
 #include "formats/npy/npz.h"
+#include "formats/onnx/input_sets.h"
 
 namespace quern::calibrate {
 namespace {
@@ -22,23 +23,34 @@ Tensor rows_of(const Tensor& array, int64_t first, int64_t count) {
 
 bool is_tensor_file(const std::filesystem::path& path) {
   const std::string extension = path.extension();
-  return extension == ".npy" || extension == ".npz";
+  return extension == ".npy" || extension == ".npz" || onnx_format::is_input_sets(path);
 }
 
-TensorData TensorData::load(const std::filesystem::path& path, const std::string& only_input,
+std::string digest_of_data(const std::filesystem::path& path) {
+  return onnx_format::is_input_sets(path) ? onnx_format::digest_of_input_sets(path) : sha256_of_file(path);
+}
+
+TensorData TensorData::load(const std::filesystem::path& path, const std::vector<Value*>& inputs,
                             const DatasetOptions& options) {
   TensorData data;
   data.source_ = path;
-  data.digest_ = sha256_of_file(path);
-  if (path.extension() == ".npz") {
+  if (onnx_format::is_input_sets(path)) {
+    onnx_format::InputSets sets = onnx_format::read_input_sets(path, inputs);
+    data.arrays_ = std::move(sets.arrays);
+    data.digest_ = std::move(sets.digest);
+  } else if (path.extension() == ".npz") {
     const npy::Archive archive = npy::Archive::open(path);
     for (const std::string& name : archive.names()) {
       Tensor array = archive.read(name);
       (name == "label" || name == "labels" ? data.labels_ : data.arrays_[name]) = std::move(array);
     }
+  } else if (inputs.size() == 1) {
+    data.arrays_[inputs.front()->name()] = npy::read(path);
   } else {
-    data.arrays_[only_input] = npy::read(path);
+    throw_error(ErrorCode::BadData, "'", path.string(), "' is one array, and the model has ", inputs.size(),
+                " inputs; give an .npz file with one array for each");
   }
+  if (data.digest_.empty()) data.digest_ = sha256_of_file(path);
   if (data.arrays_.empty()) throw_error(ErrorCode::BadData, "'", path.string(), "' holds no arrays");
   data.samples_ = -1;
   const auto agree = [&](const std::string& name, const Tensor& array) {

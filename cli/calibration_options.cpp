@@ -5,8 +5,8 @@
 
 #include "cli/files.h"
 #include "cli/target_size.h"
-#include "formats/file/checksum.h"
 #include "ir/decoder_mark.h"
+#include "passes/quantize/needs_data.h"
 
 namespace quern::cli {
 
@@ -14,10 +14,12 @@ void declare_calibration_options(OptionSet& options) {
   options.section("Calibration")
       .text("calibration", "TABLE.json",
             "what quern calibrate observed of the model, for lsq, smooth and awq")
-      .text("calibration-data", "FILE",
-            "data to see activations of, unlike the data to validate with: text, or .jsonl with {\"text\": "
-            "...} "
-            "or {\"ids\": [...]} a line; .npz or .npy arrays for graphs that take no token ids")
+      .text(
+          "calibration-data", "FILE",
+          "data to see activations of, unlike the data to validate with: text, or .jsonl with {\"text\": "
+          "...} "
+          "or {\"ids\": [...]} a line; for graphs that take no token ids .npz or .npy arrays, or a folder of "
+          "test_data_set_0/input_0.pb ...")
       .integer("calibration-samples", "N", {1, 1e9}, "windows (or rows of arrays) drawn from it", 128)
       .integer("calibration-context", "N", {1, 1e9}, "tokens of a window", 256)
       .integer("calibration-seed", "N", {0, 1e18}, "of the draw", 0)
@@ -38,6 +40,13 @@ bool has_method(const Arguments& arguments, std::initializer_list<std::string_vi
   });
 }
 
+bool clips_by_error(const Arguments& arguments) {
+  const std::vector<std::string> overrides = arguments.list("override");
+  return arguments.text_of("clip") == "error" ||
+         std::any_of(overrides.begin(), overrides.end(),
+                     [](const std::string& text) { return text.find("clip:error") != std::string::npos; });
+}
+
 }  // namespace
 
 void refuse_idle_calibration(const Arguments& arguments) {
@@ -50,13 +59,14 @@ void refuse_idle_calibration(const Arguments& arguments) {
       throw UsageError(concat("--", option, " is for --method gptq"));
   }
   if (has_target(arguments) || has_method(arguments, {"lsq", "smooth", "awq", "gptq"}) ||
-      arguments.text_of("activations") == "static") {
+      clips_by_error(arguments) || arguments.text_of("activations") == "static") {
     return;
   }
   for (const char* option : {"calibration", "calibration-data"}) {
     if (!arguments.given(option)) continue;
-    throw UsageError(concat("--", option, " changes nothing with --method ", arguments.text_of("method"),
-                            ": it is for lsq, smooth, awq and gptq, and for --activations static"));
+    throw UsageError(
+        concat("--", option, " changes nothing with --method ", arguments.text_of("method"),
+               ": it is for lsq, smooth, awq and gptq, for --clip error and for --activations static"));
   }
 }
 
@@ -67,34 +77,24 @@ calibrate::Samples load_samples(const std::string& path, const calibrate::Sample
   if (has_decoder_mark(graph))
     throw_error(ErrorCode::BadData, "a decoder is shown token ids: '", path,
                 "' holds arrays; give text, or .jsonl rows");
-  return calibrate::draw_samples(std::make_shared<const calibrate::TensorData>(
-                                     calibrate::TensorData::load(path, only_input_of(graph, path), {})),
-                                 options);
+  return calibrate::draw_samples(
+      std::make_shared<const calibrate::TensorData>(calibrate::TensorData::load(path, graph.inputs(), {})),
+      options);
 }
 
 void require_calibration(const Arguments& arguments) {
   const bool has_data = arguments.given("calibration-data");
   if (has_method(arguments, {"gptq"}) && !has_data) {
-    throw UsageError(
-        "the method gptq needs data to see activations of: --calibration-data FILE, text or .jsonl");
+    throw UsageError(passes::kGptqNeedsData);
   }
+  if (clips_by_error(arguments) && !has_data) throw UsageError(passes::kClipErrorNeedsData);
   if (has_data || arguments.given("calibration")) return;
   if (has_method(arguments, {"smooth", "awq"})) {
-    throw UsageError(
-        "the methods smooth and awq need to know activations: --calibration-data FILE, text or .jsonl, or "
-        "--calibration TABLE.json");
+    throw UsageError(passes::kBalanceNeedsData);
   }
   if (arguments.text_of("activations") == "static") {
-    throw UsageError(
-        "static activations need their ranges: --calibration TABLE.json, or --calibration-data FILE");
+    throw UsageError(passes::kStaticNeedsData);
   }
-}
-
-std::string only_input_of(const Graph& graph, const std::string& path) {
-  if (graph.inputs().size() == 1) return graph.inputs().front()->name();
-  if (std::filesystem::path(path).extension() != ".npy") return "";
-  throw UsageError(concat("a .npy file is one array, and the model has ", graph.inputs().size(),
-                          " inputs; give an .npz file with one array for each"));
 }
 
 std::optional<calibrate::Samples> calibration_samples(const Arguments& arguments, const Graph& graph,
@@ -113,7 +113,8 @@ std::optional<calibrate::CalibrationTable> calibration_table(const Arguments& ar
   const std::optional<std::string> path = arguments.text("calibration");
   if (!path) return {};
   calibrate::CalibrationTable table = calibrate::CalibrationTable::parse(read_input(*path), *path);
-  table.check_model(digest_of(model), "'" + model.path.string() + "'");
+  with_context(concat("'", *path, "'"),
+               [&] { table.check_model(digest_of(model), "'" + model.path.string() + "'"); });
   if (!table.is_complete()) {
     throw_error(ErrorCode::InvalidArgument, "'", *path,
                 "' has not seen all windows: join the shards with quern "
@@ -128,7 +129,7 @@ nlohmann::json calibration_record(const Arguments& arguments) {
     record["data"] = calibrate::CalibrationTable::parse(read_input(*path), *path).data_digest;
   }
   if (const auto path = arguments.text("calibration-data")) {
-    record["data"] = sha256_of_file(*path);
+    record["data"] = calibrate::digest_of_data(*path);
     record["samples"] = arguments.integer_of("calibration-samples");
     record["context"] = arguments.integer_of("calibration-context");
     record["seed"] = arguments.integer_of("calibration-seed");

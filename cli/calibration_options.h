@@ -27,10 +27,6 @@ void require_calibration(const Arguments& arguments);
 calibrate::Samples load_samples(const std::string& path, const calibrate::SampleOptions& options,
                                 const Graph& graph, const tokenizer::Tokenizer* tokenizer);
 
-// The input that a .npy file `path` is for; empty for other files of a graph with several. Throws UsageError
-// for a .npy file of such a graph.
-std::string only_input_of(const Graph& graph, const std::string& path);
-
 // What --calibration-data names; nothing where it is not given. Throws as load_samples does.
 std::optional<calibrate::Samples> calibration_samples(const Arguments& arguments, const Graph& graph,
                                                       const tokenizer::Tokenizer* tokenizer);

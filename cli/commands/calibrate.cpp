@@ -27,8 +27,10 @@ void declare(OptionSet& options) {
       .text("output,o", "FILE.json", "where to write the table (required)")
       .section("Data")
       .text("data,d", "FILE",
-            "text, or .jsonl with {\"text\": ...} or {\"ids\": [...]} a line; .npz or .npy arrays for graphs "
-            "that take no token ids (required); keep other data to validate with")
+            "text, or .jsonl with {\"text\": ...} or {\"ids\": [...]} a line; for graphs that take no "
+            "token ids .npz or .npy arrays, or a folder of test_data_set_0/input_0.pb ... (required); keep "
+            "other "
+            "data to validate with")
       .text("tokenizer", "FILE", "a tokenizer.json for text; default: the model's own")
       .integer("samples", "N", {1, 1e9}, "windows (or rows of arrays) drawn from the data", 128)
       .integer("context", "N", {1, 1e9}, "tokens of a window", 256)

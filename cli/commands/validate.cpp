@@ -38,7 +38,8 @@ void declare(OptionSet& options) {
       .text("data,d", "FILE",
             "held-out data (required): text; .jsonl with {\"text\": ...} or {\"ids\": [...]} a line, for "
             "classifiers "
-            "with \"label\"; .npy or .npz arrays for other graphs")
+            "with \"label\"; for other graphs .npy or .npz arrays, or a folder of test_data_set_0/input_0.pb "
+            "...")
       .text("tokenizer", "FILE", "a tokenizer for text; default: the models' own")
       .integer("context", "N", {1, 1e9},
                "score windows of N tokens; default: 256, or the models' context if that is less")
@@ -174,9 +175,8 @@ void compare_tokens(Validation& validation, const Arguments& arguments, Console&
 void compare_arrays(Validation& validation, const Arguments& arguments, Console& console,
                     const Side& reference, const Side& candidate) {
   const Graph& graph = *reference.model.file.graph;
-  const calibrate::TensorData data =
-      calibrate::TensorData::load(validation.data_path, only_input_of(graph, validation.data_path),
-                                  {.samples = arguments.integer("samples").value_or(0)});
+  const calibrate::TensorData data = calibrate::TensorData::load(
+      validation.data_path, graph.inputs(), {.samples = arguments.integer("samples").value_or(0)});
   validation.data_digest = data.digest();
   Progress progress(console, "running", data.samples(), "samples");
   validation.tensors =

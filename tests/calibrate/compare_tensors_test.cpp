@@ -31,7 +31,7 @@ class CompareTensors : public testing::Test {
  protected:
   TensorData data(const std::map<std::string, Tensor>& arrays) const {
     npy::write_archive(folder_ / "x.npz", arrays);
-    return TensorData::load(folder_ / "x.npz", "", {});
+    return TensorData::load(folder_ / "x.npz", {}, {});
   }
   static Tensor inputs() { return Tensor::from<float>({4, 3}, {1, 0, 0, 0, 2, 0, 0, 0, 3, 3, 4, 0}); }
   test::TempDir folder_;

@@ -4,6 +4,7 @@
 
 #include "formats/npy/npy.h"
 #include "formats/npy/npz.h"
+#include "ir/rewriter.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/paths.h"
 #include "tests/support/temp_dir.h"
@@ -109,12 +110,21 @@ TEST(TokenData, AMissingFileIsAnIoError) {
 TEST(TensorData, ReadsOneArray) {
   const TempDir folder;
   npy::write(folder / "x.npy", Tensor::from<float>({3, 2}, {1, 2, 3, 4, 5, 6}));
-  const TensorData data = TensorData::load(folder / "x.npy", "pixels", {});
+  Graph graph;
+  Rewriter rewriter(graph);
+  rewriter.add_input("pixels", {.dtype = DType::F32, .shape = {}});
+  rewriter.commit();
+  const TensorData data = TensorData::load(folder / "x.npy", graph.inputs(), {});
   EXPECT_EQ(data.samples(), 3);
   const auto middle = data.slice(1, 1);
   EXPECT_TRUE(identical(middle.at("pixels"), Tensor::from<float>({1, 2}, {3, 4})));
   EXPECT_TRUE(is_tensor_file("a/b.npz"));
   EXPECT_FALSE(is_tensor_file("a/b.txt"));
+  Rewriter another(graph);
+  another.add_input("more", {.dtype = DType::F32, .shape = {}});
+  another.commit();
+  EXPECT_QUERN_ERROR(TensorData::load(folder / "x.npy", graph.inputs(), {}), ErrorCode::BadData, "x.npy",
+                     "2 inputs");
 }
 
 TEST(TensorData, ReadsAnArchiveWithLabels) {
@@ -122,7 +132,7 @@ TEST(TensorData, ReadsAnArchiveWithLabels) {
   npy::write_archive(folder / "x.npz", {{"a", Tensor::from<float>({2, 1}, {1, 2})},
                                         {"b", Tensor::from<int64_t>({2}, {5, 6})},
                                         {"labels", Tensor::from<int64_t>({2}, {0, 1})}});
-  const TensorData data = TensorData::load(folder / "x.npz", "", {.samples = 1});
+  const TensorData data = TensorData::load(folder / "x.npz", {}, {.samples = 1});
   EXPECT_EQ(data.samples(), 1);
   EXPECT_TRUE(data.labelled());
   EXPECT_EQ(data.label(0), 0);
@@ -133,7 +143,7 @@ TEST(TensorData, RefusesArraysThatDisagree) {
   const TempDir folder;
   const auto refused = [&](std::map<std::string, Tensor> arrays, const std::string& part) {
     npy::write_archive(folder / "x.npz", arrays);
-    EXPECT_QUERN_ERROR(TensorData::load(folder / "x.npz", "", {}), ErrorCode::BadData, "x.npz", part);
+    EXPECT_QUERN_ERROR(TensorData::load(folder / "x.npz", {}, {}), ErrorCode::BadData, "x.npz", part);
   };
   const Tensor two = Tensor::from<float>({2}, {1, 2});
   refused({{"a", two}, {"b", Tensor::from<float>({3}, {1, 2, 3})}}, "3 samples");
