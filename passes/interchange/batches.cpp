@@ -126,7 +126,7 @@ class Batches {
 
   void visit(const Node& node) {
     if (!node.subgraphs().empty()) {
-      throw_error(ErrorCode::Unsupported, "holds graphs of its own, which have no form over batches");
+      throw_error(ErrorCode::Unsupported, "it holds graphs of its own, which have no form over batches");
     }
     const bool quern = node.domain() == kQuernDomain;
     const bool any = std::any_of(node.inputs().begin(), node.inputs().end(), is_rows);
@@ -152,7 +152,7 @@ class Batches {
 
   void attention(const Node& node) {
     Cache& cache = caches_.at(node.int_attribute("layer", 0));
-    if (cache.present_key) throw_error(ErrorCode::Unsupported, "shares the cache of another attention");
+    if (cache.present_key) throw_error(ErrorCode::Unsupported, "it shares the cache of another attention");
     const auto result =
         attention_->attention(node, value(node.input(0)), value(node.input(1)), value(node.input(2)),
                               value(node.input(3)), value(node.input(4)), cache.past_key, cache.past_value);
@@ -190,7 +190,8 @@ class Batches {
     const int64_t fallback = node.is("Gather") || node.is("Split") ? 0 : -1;
     int64_t axis = node.int_attribute("axis", fallback);
     if (axis >= 0) axis -= rank;
-    if (axis == -rank) throw_error(ErrorCode::Unsupported, "works across tokens");
+    if (axis == -rank)
+      throw_error(ErrorCode::Unsupported, "it works across tokens, which a batch of sequences cannot say");
     Attributes attributes = node.attributes();
     attributes["axis"] = axis;
     copy(node, values(node), attributes);
@@ -198,7 +199,8 @@ class Batches {
 
   void reshape(const Node& node) {
     if (!is_rows(node.input(0)) || !is_rows(node.output())) {
-      throw_error(ErrorCode::Unsupported, "joins tokens with what they hold");
+      throw_error(ErrorCode::Unsupported,
+                  "it joins tokens with what they hold, which a batch of sequences cannot say");
     }
     std::vector<int64_t> shape = {0, 0};
     for (const int64_t dim : features_of(node.output())) shape.push_back(dim);
@@ -210,7 +212,8 @@ class Batches {
     const auto rank = static_cast<int64_t>(node.input(0)->shape().size());
     for (int64_t& axis : axes) {
       if (axis >= 0) axis -= rank;
-      if (axis == -rank) throw_error(ErrorCode::Unsupported, "works across tokens");
+      if (axis == -rank)
+        throw_error(ErrorCode::Unsupported, "it works across tokens, which a batch of sequences cannot say");
     }
     std::vector<Value*> inputs = values(node);
     inputs[3] = emit_.ints(axes);

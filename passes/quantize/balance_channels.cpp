@@ -16,6 +16,7 @@
 #include "passes/quantize/channel_groups.h"
 #include "passes/quantize/channel_scales.h"
 #include "passes/quantize/importance.h"
+#include "passes/quantize/needs_data.h"
 #include "passes/weights/materialize.h"
 
 namespace quern::passes {
@@ -314,10 +315,7 @@ PassReport BalanceChannels::run(Graph& graph, PassContext& context) {
       }))
     return {};
   if (context.samples == nullptr && context.table == nullptr) {
-    throw_error(
-        ErrorCode::InvalidArgument,
-        "the methods smooth and awq need to know activations: --calibration-data FILE, text or .jsonl, or "
-        "--calibration TABLE.json");
+    throw_error(ErrorCode::InvalidArgument, kBalanceNeedsData);
   }
   if (rows_ < 1) throw_error(ErrorCode::InvalidArgument, "balance-channels wants rows of 1 or more");
   return Balancer(graph, context, rows_).run();

@@ -127,6 +127,14 @@ class RowSolver {
     }
   }
 
+  void clip(std::span<const float> target, int sweeps) {
+    target_ = target;
+    find_candidates();
+    find_gradient();
+    while (sweeps-- > 0 && improve_ranges()) {
+    }
+  }
+
   const std::vector<float>& steps() const { return steps_; }
   const std::vector<Affine>& affines() const { return affines_; }
   double error() const { return dot(error_.data(), gradient_.data(), problem_.cols); }
@@ -144,6 +152,76 @@ class RowSolver {
       affines_.push_back(segment_.choose(part, range_of(part, static_cast<int64_t>(first)),
                                          std::span(problem_.importance).subspan(first, count)));
     }
+  }
+
+  // A range of a group, with the codes that are nearest then.
+  struct Candidate {
+    Affine affine;
+    std::vector<float> steps;
+  };
+
+  void find_candidates() {
+    constexpr int kShares = 13;
+    constexpr float kStep = 0.05F;
+    affines_.clear();
+    candidates_.clear();
+    for (int64_t g = 0; g < groups(); ++g) {
+      const auto first = static_cast<size_t>(g * problem_.group);
+      const size_t count = std::min(static_cast<size_t>(problem_.group), target_.size() - first);
+      const std::span<const float> part = target_.subspan(first, count);
+      const ValueRange whole = range_of(part, static_cast<int64_t>(first));
+      std::vector<Candidate>& all = candidates_.emplace_back();
+      for (int i = 0; i < kShares; ++i) {
+        const float share = 1 - kStep * static_cast<float>(i);
+        Candidate& each = all.emplace_back();
+        // Without values: the largest of them would decide.
+        each.affine = i == 0 ? segment_.choose(part, whole)
+                             : segment_.choose({}, {whole.min * share, whole.max * share});
+        for (const float value : part) each.steps.push_back(segment_.steps(value, each.affine));
+      }
+      affines_.push_back(all.front().affine);
+      std::copy(all.front().steps.begin(), all.front().steps.end(),
+                steps_.begin() + static_cast<ptrdiff_t>(first));
+    }
+  }
+
+  bool improve_ranges() {
+    bool moved = false;
+    for (int64_t g = 0; g < groups(); ++g) {
+      const int64_t first = g * problem_.group;
+      const std::vector<Candidate>& all = candidates_[static_cast<size_t>(g)];
+      const auto count = static_cast<int64_t>(all.front().steps.size());
+      Affine& affine = affines_[static_cast<size_t>(g)];
+      std::vector<float> by(static_cast<size_t>(count));
+      const Candidate* best = nullptr;
+      double most = 0;
+      for (const Candidate& each : all) {
+        double gain = 0;
+        for (int64_t k = 0; k < count; ++k) {
+          const auto i = static_cast<size_t>(k), at = static_cast<size_t>(first + k);
+          by[i] = each.steps[i] * each.affine.scale - steps_[at] * affine.scale;
+          gain += 2 * static_cast<double>(by[i]) * static_cast<double>(gradient_[at]);
+        }
+        for (int64_t k = 0; k < count; ++k) {
+          const float own = by[static_cast<size_t>(k)];
+          if (own != 0)
+            gain -= static_cast<double>(own) * dot(problem_.row(first + k) + first, by.data(), count);
+        }
+        if (!(gain > most * (1 + 1e-6))) continue;
+        most = gain;
+        best = &each;
+      }
+      if (best == nullptr) continue;
+      for (int64_t k = 0; k < count; ++k) {
+        const auto i = static_cast<size_t>(k), at = static_cast<size_t>(first + k);
+        const float difference = best->steps[i] * best->affine.scale - steps_[at] * affine.scale;
+        steps_[at] = best->steps[i];
+        if (difference != 0) move(first + k, difference);
+      }
+      affine = best->affine;
+      moved = true;
+    }
+    return moved;
   }
 
   void run_gptq() {
@@ -238,6 +316,7 @@ class RowSolver {
   std::vector<float> work_;
   std::vector<float> error_;
   std::vector<float> gradient_;  // the Hessian times the error
+  std::vector<std::vector<Candidate>> candidates_;
 };
 
 double weighted_square(const std::vector<float>& vector, const Problem& problem) {
@@ -302,7 +381,12 @@ class LayerSolver {
       RowSolver solver(problem_, segment_);
       for (int64_t n = first; n < first + length; ++n) {
         const auto at = static_cast<size_t>(n * cols);
-        solver.solve(target.subspan(at, static_cast<size_t>(cols)), how_.sweeps);
+        const std::span<const float> own = target.subspan(at, static_cast<size_t>(cols));
+        if (how_.clips_alone) {
+          solver.clip(own, how_.sweeps);
+        } else {
+          solver.solve(own, how_.sweeps);
+        }
         Row& row = rows_[static_cast<size_t>(n)];
         row.steps = solver.steps();
         row.affines = solver.affines();
@@ -351,8 +435,10 @@ LayerErrorResult minimize_layer_error(std::span<const float> weight, int64_t col
   check_quantizable(options);
   const QuantScheme& scheme = options.scheme;
   if (!is_integer(scheme.code) || scheme.granularity == Granularity::Tensor) {
-    throw_error(ErrorCode::Unsupported, "gptq finds integer codes with scales per channel or group, not ",
-                to_string(scheme));
+    throw_error(
+        ErrorCode::Unsupported,
+        "by the error of outputs, codes are found for integers with scales per channel or group, not for ",
+        to_string(scheme));
   }
   if (moments.size != cols) {
     throw_error(ErrorCode::InvalidArgument, "moments of ", moments.size, " inputs for a weight that has ",

@@ -17,6 +17,9 @@ struct LayerErrorOptions {
   // Rounds of coordinate descent after GPTQ: each code, then each scale, is set to the best one given all
   // others.
   int sweeps = 3;
+  // Not GPTQ: the ranges alone are searched, shares of the full one from 1 down to 0.4, and codes are the
+  // nearest of them. In rounds too: each group's share is the best one given those of the others.
+  bool clips_alone = false;
 };
 
 struct LayerErrorResult {

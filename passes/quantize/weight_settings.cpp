@@ -106,7 +106,8 @@ const std::vector<std::string>& WeightSettings::activation_choices() {
 }
 
 const std::vector<std::string>& WeightSettings::activation_code_choices() {
-  static const std::vector<std::string> choices = {"int8", "int8-asymmetric", "uint8", "uint8-asymmetric"};
+  static const std::vector<std::string> choices = {"auto", "int8", "int8-asymmetric", "uint8",
+                                                   "uint8-asymmetric"};
   return choices;
 }
 
@@ -141,11 +142,16 @@ QuantizeOptions WeightSettings::quantize_options() const {
   options.range = range == "full"   ? SymmetricRange::Full
                   : range == "best" ? SymmetricRange::Best
                                     : SymmetricRange::Restricted;
-  const bool fits = method == "lsq" || method == "awq" || method.ends_with("gptq");
+  const bool by_outputs = clip == "error";
+  if (by_outputs && method != "rtn" && method != "smooth" && method != "awq") {
+    throw_error(ErrorCode::InvalidArgument, "clip 'error' is for the methods rtn, smooth and awq: ", method,
+                " finds its scales by an error of its own");
+  }
+  const bool fits = method == "lsq" || (method == "awq" && !by_outputs) || method.ends_with("gptq");
   options.method = fits              ? ScaleMethod::LeastSquares
                    : method == "hqq" ? ScaleMethod::HalfQuadratic
                                      : ScaleMethod::Range;
-  options.clip = parse_clip_rule(clip);
+  if (!by_outputs) options.clip = parse_clip_rule(clip);
   check_quantizable(options);
   return options;
 }

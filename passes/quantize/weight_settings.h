@@ -21,13 +21,13 @@ struct WeightSettings {
   std::string scales = "auto";  // f32, f16; auto: f16 for groups, f32 otherwise
   std::string range = "best";   // best, full, restricted: of symmetric codes
   std::string method = "rtn";   // one of method_choices()
-  std::string clip = "none";    // see parse_clip_rule()
+  std::string clip = "none";    // see parse_clip_rule(); "error": by the layer's outputs on samples
   // Of what is multiplied with integer weights: one of activation_choices(). none: 16-bit codes, which lose
   // nothing that counts; dynamic: 8-bit codes, scaled per token, and per group where the weight has groups;
   // dynamic-token: per token alone; dynamic-tensor: by DynamicQuantizeLinear's formula, a token being the
   // tensor; static: one scale for all tokens, from calibration.
   std::string activations = "none";
-  std::string activation_codes = "int8";  // of static: one of activation_code_choices()
+  std::string activation_codes = "auto";  // of static: one of activation_code_choices()
   std::string activation_clip = "none";   // of static: see parse_clip_rule()
 
   static const std::vector<std::string>& weight_choices();

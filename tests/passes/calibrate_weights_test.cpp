@@ -6,6 +6,7 @@
 #include "calibrate/samples.h"
 #include "ir/schema.h"
 #include "passes/pass_manager.h"
+#include "passes/quantize/layer_error.h"
 #include "passes/recipe.h"
 #include "passes/weights/weight_sites.h"
 #include "runtime/decoder/program.h"
@@ -91,6 +92,51 @@ TEST(CalibrateWeights, TheWholeModelIsCloserOnDataItHasNotSeen) {
     // Random weights have little for it to use, unlike trained ones (tests/cli/calibrate_test.cpp).
     EXPECT_LT(distance(gptq, &seen, 0), nearest * 0.97);
     EXPECT_LT(distance(gptq, &seen, 0.5), nearest * 0.97);
+  }
+}
+
+// What is left of the outputs' error, by the squares of the weights' rounding on inputs of unequal size.
+TEST(CalibrateWeights, ClippingByTheErrorOfOutputsTakesNearestCodesOfNarrowerRanges) {
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal;
+  constexpr int64_t kRows = 24, kCols = 64;
+  std::vector<float> weight(kRows * kCols);
+  for (float& w : weight) w = normal(random) * (random() % 16 == 0 ? 3.0F : 1.0F);
+  calibrate::SquareMatrix moments(kCols);
+  for (int sample = 0; sample < 200; ++sample) {
+    std::vector<float> x(kCols);
+    const float shared = normal(random);
+    for (size_t i = 0; i < x.size(); ++i) x[i] = (normal(random) + shared) * (i % 8 == 0 ? 6.0F : 1.0F);
+    for (int64_t i = 0; i < kCols; ++i) {
+      for (int64_t j = 0; j < kCols; ++j)
+        moments.at(i, j) += double{x[static_cast<size_t>(i)]} * double{x[static_cast<size_t>(j)]};
+    }
+  }
+  for (const int bits : {4, 3}) {
+    QuantizeOptions options;
+    options.scheme = {.code = DType::I4,
+                      .symmetric = true,
+                      .granularity = QuantScheme::Granularity::Group,
+                      .axis = 1,
+                      .group_size = 16,
+                      .bits = bits == 4 ? 0 : bits};
+    const auto error_of = [&](const passes::LayerErrorOptions& how) {
+      const auto result = passes::minimize_layer_error(weight, kCols, moments, options, how);
+      result.weight.check();
+      EXPECT_LE(result.after, result.before);
+      const Tensor numbers = dequantize(result.weight);
+      const int64_t most = (1 << (bits - 1)) - 1;
+      for (int64_t i = 0; how.clips_alone && i < numbers.size(); ++i) {
+        const double scale = result.weight.scales.at(i / 16);
+        const double code =
+            std::clamp(std::nearbyint(weight[static_cast<size_t>(i)] / scale), -1.0 - most, 0.0 + most);
+        EXPECT_NEAR(numbers.at(i), code * scale, std::abs(scale) * 1e-3) << i;
+      }
+      return result.after;
+    };
+    const double clipped = error_of({.clips_alone = true});
+    EXPECT_LT(clipped, passes::minimize_layer_error(weight, kCols, moments, options).before * 0.95);
+    EXPECT_GT(clipped, error_of({}));  // GPTQ chooses the codes, too
   }
 }
 
