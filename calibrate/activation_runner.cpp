@@ -2,12 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <unordered_map>
 
 #include "calibrate/graph_model.h"
 #include "ir/decoder_mark.h"
 #include "ir/error.h"
-#include "ir/schema.h"
+#include "ir/products.h"
 #include "runtime/decoder/program.h"
 #include "runtime/decoder/session.h"
 #include "runtime/interpreter.h"
@@ -94,6 +95,9 @@ class GraphEngine : public ActivationRunner::Engine {
   GraphEngine(const Graph& graph, const std::vector<std::string>& taps)
       : Engine(taps), graph_(graph.clone()), interpreter_(*graph_) {
     for (size_t i = 0; i < taps.size(); ++i) index_[taps[i]] = i;
+    for (const Node* node : graph_->nodes()) {
+      if (is_convolution(*node)) images_.insert(node->input(0)->name());
+    }
   }
 
   void run(std::span<const int64_t> window, const ActivationRunner::Show& show) override {
@@ -131,6 +135,7 @@ class GraphEngine : public ActivationRunner::Engine {
     Tensor tensor = value.dense();
     if (tensor.rank() == 0 || tensor.size() == 0) return;
     if (tensor.dtype() != DType::F32) tensor = tensor.cast(DType::F32);
+    if (images_.contains(name) && tensor.rank() > 2) tensor = channels_last(tensor);
     const int64_t width = tensor.dim(-1);
     show_checked({.tap = found->second,
                   .rows = tensor.size() / width,
@@ -140,9 +145,25 @@ class GraphEngine : public ActivationRunner::Engine {
                  show);
   }
 
+  // [N, C, ...] as [positions, C].
+  static Tensor channels_last(const Tensor& image) {
+    const int64_t samples = image.dim(0), channels = image.dim(1);
+    const int64_t plane = image.size() / samples / channels;
+    Tensor rows = Tensor::zeros(DType::F32, {samples * plane, channels});
+    const float* from = image.data<float>().data();
+    float* to = rows.mutable_data<float>().data();
+    for (int64_t n = 0; n < samples; ++n) {
+      for (int64_t c = 0; c < channels; ++c) {
+        for (int64_t p = 0; p < plane; ++p) to[(n * plane + p) * channels + c] = *from++;
+      }
+    }
+    return rows;
+  }
+
   std::unique_ptr<Graph> graph_;
   runtime::Interpreter interpreter_;
   std::unordered_map<std::string, size_t> index_;
+  std::set<std::string> images_;         // inputs of convolutions: a row is a position's channels
   std::unique_ptr<TokenInputs> inputs_;  // made when ids come
   int64_t rows_ = 0;                     // of the table that they look up
 };
@@ -178,8 +199,11 @@ void ActivationRunner::run(std::span<const int64_t> window, const Show& show) {
 
 void ActivationRunner::run(const Samples& samples, int64_t i, const Show& show) {
   const auto index = static_cast<size_t>(i);
-  if (samples.arrays) return engine_->run(samples.arrays->slice(samples.rows[index], 1), show);
-  engine_->run(samples.windows[index], show);
+  const int64_t number = samples.arrays ? samples.rows[index] : i;
+  with_context(concat("sample ", number, " of '", samples.source, "'"), [&] {
+    if (samples.arrays) return engine_->run(samples.arrays->slice(number, 1), show);
+    engine_->run(samples.windows[index], show);
+  });
 }
 
 }  // namespace quern::calibrate

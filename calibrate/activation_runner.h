@@ -12,7 +12,8 @@
 
 namespace quern::calibrate {
 
-// Rows of one value: those of one window's tokens, or all vectors along the last axis. Valid during the call.
+// Rows of one value: those of one window's tokens, or all vectors along the last axis, of what a
+// convolution reads along axis 1. Valid during the call.
 struct ActivationRows {
   size_t tap = 0;  // index into the names given
   int64_t rows = 0;

@@ -9,7 +9,7 @@
 #include "calibrate/second_moments.h"
 #include "calibrate/table.h"
 #include "ir/error.h"
-#include "ir/schema.h"
+#include "ir/products.h"
 
 namespace quern::calibrate {
 namespace {
@@ -23,7 +23,7 @@ struct Sums {
 
 std::string reader_of(const Graph& graph, const std::string& value) {
   for (const Use& use : graph.find_value(value)->uses()) {
-    if (use.input == 0 && use.node->is("Linear", kQuernDomain)) return use.node->name();
+    if (use.input == 0 && is_product(*use.node)) return use.node->name();
   }
   return {};
 }

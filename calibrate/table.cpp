@@ -5,7 +5,7 @@
 #include <set>
 
 #include "ir/error.h"
-#include "ir/schema.h"
+#include "ir/products.h"
 
 namespace quern::calibrate {
 namespace {
@@ -137,7 +137,7 @@ std::vector<std::string> product_inputs(const Graph& graph) {
   std::vector<std::string> names;
   std::set<const Value*> known;
   for (const Node* node : graph.nodes()) {
-    if (!node->is("Linear", kQuernDomain) || !known.insert(node->input(0)).second) continue;
+    if (!is_product(*node) || !known.insert(node->input(0)).second) continue;
     names.push_back(node->input(0)->name());
   }
   return names;

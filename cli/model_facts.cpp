@@ -4,6 +4,7 @@
 #include <set>
 
 #include "cli/format.h"
+#include "ir/products.h"
 
 namespace quern::cli {
 namespace {
@@ -109,7 +110,8 @@ class Parts {
       give(node, kNorms);
     } else if (node.is("Rotary", "ai.quern")) {
       give(node, kPositions);
-    } else if (node.is("MatMul") || node.is("Gemm") || node.is("Conv") || node.is("ConvTranspose")) {
+    } else if (is_convolution(node) || node.is("MatMul") || node.is("Gemm") || node.is("Conv") ||
+               node.is("ConvTranspose")) {
       give(node, kWeights);
     } else if (node.is("Gather") && node.input(0) != nullptr && is_large(node.input(0))) {
       give(node, kEmbedding);

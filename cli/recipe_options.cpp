@@ -111,15 +111,22 @@ void declare_recipe_options(OptionSet& options) {
           "smooth, awq, after scaling channels by what calibration shows; gptq, so that outputs on "
           "calibration data are kept; smooth+gptq, awq+gptq, both",
           "rtn")
-      .text("clip", "RULE", "cut off outliers first: none, percentile:99.9, mse, kl", "none")
+      .text("clip", "RULE",
+            "cut off outliers first: none, percentile:99.9, mse, kl; error, by what the outputs on "
+            "calibration data lose (of "
+            "rtn, smooth and awq)",
+            "none")
       .choice("activations", passes::WeightSettings::activation_choices(),
               "what integer weights are multiplied with: none, activations as they are; dynamic, 8-bit codes "
               "scaled per token (and group); dynamic-token, per token; dynamic-tensor, uint8 as "
               "DynamicQuantizeLinear; "
               "static, by one scale from calibration",
               "none")
-      .choice("activation-codes", passes::WeightSettings::activation_code_choices(),
-              "of static activations; the plain ones have their zero in the middle", "int8")
+      .choice(
+          "activation-codes", passes::WeightSettings::activation_code_choices(),
+          "of static activations: auto, int8, and uint8-asymmetric where no sample was negative (behind a "
+          "Relu); the plain ones have their zero in the middle",
+          "auto")
       .text("activation-clip", "RULE",
             "cut outliers of static activations off: none, percentile:99.9, mse, kl", "none")
       .texts("override", "REGEX=SETTINGS",

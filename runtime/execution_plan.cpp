@@ -4,7 +4,7 @@
 #include <set>
 #include <tuple>
 
-#include "ir/schema.h"
+#include "ir/products.h"
 
 namespace quern::runtime {
 namespace {
@@ -65,12 +65,28 @@ ExecutionPlan::ExecutionPlan(std::span<const Value* const> wanted, const Binding
   find_last_uses(wanted, scope);
 }
 
+namespace {
+
+// Whether the operator takes quantized and packed constants as they are.
+bool takes_packed(const Node& node, const Value* input) {
+  if (is_convolution(node)) return input->packed() != nullptr && node.int_attribute("group", 1) == 1;
+  return node.domain() == kQuernDomain;
+}
+
+bool is_narrow(const Node& node, const Value* input) {
+  return is_convolution(node) && input->tensor() != nullptr && is_floating(input->dtype()) &&
+         input->dtype() != DType::F32;
+}
+
+}  // namespace
+
 // Once, not in every run.
 void ExecutionPlan::prepare(const Node& node) {
-  const bool takes_packed = node.domain() == kQuernDomain;
   for (const Value* input : node.inputs()) {
+    if (input != nullptr && is_narrow(node, input) && !dense_.contains(input))
+      dense_[input] = input->tensor()->cast(DType::F32);
     if (input == nullptr || (!input->quantized() && !input->packed())) continue;
-    if (takes_packed) {
+    if (takes_packed(node, input)) {
       const PackedTensor* packed = input->packed();
       if (packed && !packed->spec().has_kernels() && !widened_.contains(input))
         widened_[input] = widen(*packed);
@@ -81,7 +97,12 @@ void ExecutionPlan::prepare(const Node& node) {
 }
 
 const RuntimeValue* ExecutionPlan::prepared(const Node& node, const Value* input) const {
-  const Prepared& values = node.domain() == kQuernDomain ? widened_ : dense_;
+  if (input == nullptr || !input->is_constant()) return nullptr;
+  const bool floats =
+      is_narrow(node, input) || ((input->quantized() || input->packed()) && !takes_packed(node, input));
+  const bool packed = input->packed() && takes_packed(node, input);
+  if (!floats && !packed) return nullptr;
+  const Prepared& values = packed ? widened_ : dense_;
   const auto found = values.find(input);
   return found != values.end() ? &found->second : nullptr;
 }

@@ -10,7 +10,7 @@
 #include "formats/onnx/export.h"
 #include "formats/onnx/import.h"
 #include "ir/decoder_mark.h"
-#include "ir/schema.h"
+#include "ir/products.h"
 #include "passes/compile.h"
 #include "passes/interchange/interchange.h"
 
@@ -88,7 +88,7 @@ std::vector<std::string> notes_of(const Graph& graph, WeightStyle style, bool fu
   }
   std::set<std::string> kinds;
   for (const Node* node : graph.nodes()) {
-    if (node->is("Linear", kQuernDomain) && node->has_attribute("activations"))
+    if (is_product(*node) && node->has_attribute("activations"))
       kinds.insert(node->string_attribute("activations", ""));
   }
   const bool keeps_static = style == WeightStyle::Qdq || style == WeightStyle::QOperator;

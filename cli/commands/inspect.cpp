@@ -8,7 +8,7 @@
 #include "cli/model_facts.h"
 #include "cli/model_file.h"
 #include "cli/table.h"
-#include "ir/schema.h"
+#include "ir/products.h"
 #include "passes/canonicalize/pipeline.h"
 #include "passes/pass_manager.h"
 
@@ -35,7 +35,7 @@ void declare(OptionSet& options) {
 std::set<std::string> activation_kinds(const Graph& graph) {
   std::set<std::string> kinds;
   for (const Node* node : graph.nodes()) {
-    if (node->is("Linear", kQuernDomain)) kinds.insert(node->string_attribute("activations", "none"));
+    if (is_product(*node)) kinds.insert(node->string_attribute("activations", "none"));
   }
   return kinds;
 }

@@ -10,7 +10,7 @@
 #include "cli/report/svg.h"
 #include "ir/activation_scheme.h"
 #include "ir/packed_tensor.h"
-#include "ir/schema.h"
+#include "ir/products.h"
 
 namespace quern::cli::report {
 namespace {
@@ -156,7 +156,7 @@ std::string weight_histograms(const Graph& original, const Graph& candidate) {
 std::string activation_histograms(const calibrate::CalibrationTable& table, const Graph& candidate) {
   std::map<std::string, ActivationScheme> schemes;
   for (const Node* node : candidate.nodes()) {
-    if (node->is("Linear", kQuernDomain)) schemes[node->input(0)->name()] = activation_scheme(*node);
+    if (is_product(*node)) schemes[node->input(0)->name()] = activation_scheme(*node);
   }
   // How many times farther the outliers reach than 99.9% do.
   std::vector<std::pair<double, std::string>> order;

@@ -97,6 +97,34 @@ void infer_qlinear_conv(InferContext& context) {
   infer_conv_as(context, 3, context.dtype(7));
 }
 
+// Of what `x` is spread out to in `channels` channels.
+void infer_spread(InferContext& context, const SymShape& x, const std::vector<int64_t>& kernel,
+                  Dim channels) {
+  const size_t n = kernel.size();
+  const Node& node = context.node();
+  const std::vector<int64_t> strides = spatial_attribute(context, "strides", n, 1, 1);
+  const std::vector<int64_t> dilations = spatial_attribute(context, "dilations", n, 1, 1);
+  const std::vector<int64_t> pads = spatial_attribute(context, "pads", 2 * n, 0, -kMaxAttribute);
+  const std::vector<int64_t> extra = spatial_attribute(context, "output_padding", n, 0, 0);
+  const std::string auto_pad = node.string_attribute("auto_pad", "NOTSET");
+  const std::vector<int64_t> given = node.ints_attribute("output_shape", {});
+  SymShape out{x.front(), std::move(channels)};
+  for (size_t i = 0; i < n; ++i) {
+    const Dim& length = x[i + 2];
+    if (!given.empty()) {
+      if (given.size() < n) context.fail("output_shape is too short");
+      out.emplace_back(given[given.size() - n + i]);
+    } else if (auto_pad.starts_with("SAME")) {
+      out.push_back(length * Dim(strides[i]));
+    } else {
+      const int64_t padding = auto_pad == "VALID" ? 0 : pads[i] + pads[i + n];
+      const int64_t reach = (kernel[i] - 1) * dilations[i] + 1;
+      out.push_back((length - Dim(1)) * Dim(strides[i]) + Dim(extra[i] + reach - padding));
+    }
+  }
+  context.set_output(0, context.dtype(0), std::move(out));
+}
+
 void infer_conv_transpose(InferContext& context) {
   const std::optional<SymShape>& x = context.shape(0);
   const std::optional<std::vector<int64_t>> kernel = kernel_of(context, 1);
@@ -105,28 +133,37 @@ void infer_conv_transpose(InferContext& context) {
   if (x->size() < 2 || kernel->size() != x->size() - 2 || context.shape(1)->size() != x->size()) {
     context.fail("the kernel does not fit the input");
   }
-  const size_t n = kernel->size();
-  const Node& node = context.node();
-  const std::vector<int64_t> strides = spatial_attribute(context, "strides", n, 1, 1);
-  const std::vector<int64_t> dilations = spatial_attribute(context, "dilations", n, 1, 1);
-  const std::vector<int64_t> pads = spatial_attribute(context, "pads", 2 * n, 0, -kMaxAttribute);
-  const std::vector<int64_t> extra = spatial_attribute(context, "output_padding", n, 0, 0);
-  const std::string auto_pad = node.string_attribute("auto_pad", "NOTSET");
-  const std::vector<int64_t> given = node.ints_attribute("output_shape", {});
-  SymShape out{x->front(), (*context.shape(1))[1] * Dim(node.int_attribute("group", 1))};
-  for (size_t i = 0; i < n; ++i) {
-    const Dim& length = (*x)[i + 2];
-    if (!given.empty()) {
-      if (given.size() < n) context.fail("output_shape is too short");
-      out.emplace_back(given[given.size() - n + i]);
-    } else if (auto_pad.starts_with("SAME")) {
-      out.push_back(length * Dim(strides[i]));
-    } else {
-      const int64_t padding = auto_pad == "VALID" ? 0 : pads[i] + pads[i + n];
-      const int64_t reach = ((*kernel)[i] - 1) * dilations[i] + 1;
-      out.push_back((length - Dim(1)) * Dim(strides[i]) + Dim(extra[i] + reach - padding));
-    }
+  infer_spread(context, *x, *kernel, (*context.shape(1))[1] * Dim(context.node().int_attribute("group", 1)));
+}
+
+// ai.quern: x [N, C, ...], weight [outputs, taps * C / group]
+template <bool kTransposed>
+void infer_convolution(InferContext& context) {
+  const std::optional<SymShape>& x = context.shape(0);
+  const std::vector<int64_t> kernel = context.node().ints_attribute("kernel_shape", {});
+  const int64_t groups = context.node().int_attribute("group", 1);
+  if (!x || !context.shape(1)) return infer_rank(context, x ? std::optional(x->size()) : std::nullopt);
+  const SymShape& weight = *context.shape(1);
+  if (x->size() < 3 || kernel.size() != x->size() - 2 || weight.size() != 2 || groups < 1) {
+    context.fail(concat("a weight of shape ", to_string(weight), " and a kernel of ", kernel.size(),
+                        " dimensions in ", groups, " groups for an input of shape ", to_string(*x)));
   }
+  int64_t taps = 1;
+  for (const int64_t length : kernel) {
+    if (length < 1 || length > kMaxAttribute || taps > kMaxAttribute / length)
+      context.fail(concat("kernel_shape holds ", length));
+    taps *= length;
+  }
+  const std::optional<int64_t> channels = (*x)[1].as_constant();
+  const std::optional<int64_t> columns = weight[1].as_constant();
+  if (channels && columns && (*channels % groups != 0 || *columns != taps * (*channels / groups))) {
+    context.fail(concat("a weight of shape ", to_string(weight), " in ", groups,
+                        " groups for an input of shape ", to_string(*x)));
+  }
+  if (kTransposed) return infer_spread(context, *x, kernel, weight[0]);
+  SymShape out{x->front(), weight[0]};
+  const SymShape spatial = slide(context, SymShape(x->begin() + 2, x->end()), kernel, false);
+  out.insert(out.end(), spatial.begin(), spatial.end());
   context.set_output(0, context.dtype(0), std::move(out));
 }
 
@@ -217,6 +254,17 @@ void register_convolution_schemas(SchemaTable& table) {
   table.add({.op = "ConvInteger", .min_inputs = 2, .max_inputs = 4, .infer = infer_conv_integer});
   table.add({.op = "QLinearConv", .min_inputs = 8, .max_inputs = 9, .infer = infer_qlinear_conv});
   table.add({.op = "ConvTranspose", .min_inputs = 2, .max_inputs = 3, .infer = infer_conv_transpose});
+  const auto add_own = [&](const char* op, InferFunction infer) {
+    table.add({.domain = std::string(kQuernDomain),
+               .op = op,
+               .min_inputs = 2,
+               .max_inputs = 3,
+               .required_attributes = {"kernel_shape"},
+               .infer = infer,
+               .quantizable = {{.input = 1, .channel_axis = 0, .reduction_axis = 1}}});
+  };
+  add_own("Convolution", infer_convolution<false>);
+  add_own("ConvolutionTranspose", infer_convolution<true>);
   table.add({.op = "DeformConv", .min_inputs = 3, .max_inputs = 5, .infer = infer_conv});
   for (const char* op : {"AveragePool", "LpPool"}) {
     table.add({.op = op,

@@ -22,6 +22,8 @@ std::vector<RecipeStep> canonicalization_steps() {
       {.pass = "fuse-activation"},
       {.pass = "fuse-linear"},
       {.pass = "fuse-embedding"},
+      {.pass = "fuse-convolution"},
+      {.pass = "fold-batch-norm"},
       {.pass = "fuse-attention"},
       {.pass = "fuse-experts"},
       {.pass = "dead-code"},

@@ -1,8 +1,10 @@
 #include "passes/canonicalize/register.h"
 
 #include "passes/canonicalize/adopt_quantized.h"
+#include "passes/canonicalize/fold_batch_norm.h"
 #include "passes/canonicalize/fuse_activation.h"
 #include "passes/canonicalize/fuse_attention.h"
+#include "passes/canonicalize/fuse_convolution.h"
 #include "passes/canonicalize/fuse_experts.h"
 #include "passes/canonicalize/fuse_linear.h"
 #include "passes/canonicalize/fuse_norm.h"
@@ -20,6 +22,8 @@ void register_canonicalize_passes(PassRegistry& registry) {
   registry.add<FuseActivation>();
   registry.add<FuseLinear>();
   registry.add<FuseEmbedding>();
+  registry.add<FuseConvolution>();
+  registry.add<FoldBatchNorm>();
   registry.add<FuseAttention>();
   registry.add<FuseExperts>();
   registry.add<NameDimensions>();

@@ -144,16 +144,28 @@ class Folder {
     });
   }
 
-  // The weight that a folded value was made of, if it was made of one alone that nothing else needs.
+  static int64_t elements_of(const Value& value) {
+    const auto shape = value.has_shape() ? as_constant(value.shape()) : std::nullopt;
+    return shape ? element_count(*shape) : 0;
+  }
+
+  // The weight that a folded value was made of, if it was made of one alone that nothing else needs. Factors
+  // of its rows, such as those of a batch normalization, do not make it another.
   Value* only_source(const Value& value) const {
     if (!is_floating(value.dtype()) || value.producer() == nullptr) return nullptr;
     Value* source = nullptr;
     for (Value* input : value.producer()->inputs()) {
       if (input == nullptr || !is_floating(input->dtype())) continue;
-      if (source != nullptr || input->uses().size() != 1 || input->graph()->is_output(input)) return nullptr;
+      if (source != nullptr) {
+        if (!value.producer()->is("Mul") || elements_of(*source) == elements_of(*input)) return nullptr;
+        if (elements_of(*source) > elements_of(*input)) continue;
+      }
       source = input;
     }
-    if (source == nullptr || source->graph() != value.graph()) return nullptr;
+    if (source == nullptr || source->graph() != value.graph() || source->uses().size() != 1 ||
+        source->graph()->is_output(source)) {
+      return nullptr;
+    }
     return source->is_constant() ? source : only_source(*source);
   }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 
+#include "ir/products.h"
 #include "passes/interchange/batch_attention.h"
 #include "passes/interchange/upgrade.h"
 #include "passes/interchange/weights.h"
@@ -88,6 +89,7 @@ class Lowering {
  private:
   Value* lowered(const Node& node) {
     if (node.is("Linear", kQuernDomain)) return weights_.linear(node);
+    if (is_convolution(node)) return weights_.convolution(node);
     if (node.is("Embedding", kQuernDomain)) return weights_.embedding(node);
     if (node.is("RMSNormalization")) return rms_norm(node.input(0), node.input(1), node);
     if (node.is("SkipLayerNormalization", kMicrosoftDomain)) return skip_norm(node, false);

@@ -1,5 +1,8 @@
 #include "passes/interchange/weights.h"
 
+#include <algorithm>
+
+#include "ir/products.h"
 #include "passes/canonicalize/quantized_layout.h"
 
 namespace quern::passes {
@@ -13,6 +16,11 @@ std::optional<QuantScheme> scheme_of(const Value& value) {
   return std::nullopt;
 }
 
+bool is_kernel(const Value& value) {
+  const auto& uses = value.uses();
+  return std::any_of(uses.begin(), uses.end(), [](const Use& use) { return is_convolution(*use.node); });
+}
+
 bool is_table(const Value& value) {
   for (const Use& use : value.uses()) {
     if (use.node->is("Embedding", kQuernDomain)) return true;
@@ -24,7 +32,10 @@ bool is_table(const Value& value) {
 
 int needed_opset(const Value& weight, const InterchangeOptions& options) {
   const std::optional<QuantScheme> scheme = scheme_of(weight);
-  if (!scheme || options.style != WeightStyle::Qdq) return 0;
+  // MatMulNBits has no counterpart for convolutions.
+  const bool as_qdq =
+      options.style == WeightStyle::Qdq || (options.style == WeightStyle::NBits && is_kernel(weight));
+  if (!scheme || !as_qdq) return 0;
   if (scheme->granularity == Granularity::Group || is_sub_byte(scheme->code)) return 21;
   return is_integer(scheme->code) ? 13 : 19;
 }
@@ -34,7 +45,7 @@ WeightStyle faithful_style(const Graph& graph) {
   for (const Value* value : graph.constants()) {
     const std::optional<QuantScheme> scheme = scheme_of(*value);
     if (!scheme) continue;
-    if (!is_integer(scheme->code)) return WeightStyle::Qdq;
+    if (!is_integer(scheme->code) || is_kernel(*value)) return WeightStyle::Qdq;
     style = WeightStyle::NBits;
   }
   const auto is_static = [](const Node* node) { return node->has_attribute("activation_scale"); };
@@ -217,18 +228,24 @@ WeightLowering::Dynamic WeightLowering::by_token_asymmetric(Value* x) {
 
 // By the scale of a calibration: codes of the input from activation_low to activation_high, which are what is
 // left of them when the zero point is taken off.
-WeightLowering::Dynamic WeightLowering::static_codes(const Node& node, bool as_unsigned) {
+WeightLowering::Dynamic WeightLowering::static_constants(const Node& node, bool as_unsigned) {
   const int64_t low = node.int_attribute("activation_low", -127);
   const int64_t high = node.int_attribute("activation_high", 127);
   const bool is_signed = low >= -128 && high <= 127 && !as_unsigned;
   const int64_t point = is_signed ? 0 : low >= -128 && high <= 127 ? 128 : -low;
   if (point < 0 || point > 255)
-    throw_error(ErrorCode::Unsupported, "rounds its input to codes of more than 8 bits");
+    throw_error(ErrorCode::Unsupported,
+                "it rounds its input to codes of more than 8 bits, and other runtimes take 8");
   Dynamic made;
   made.scale = emit_.scalar(node.float_attribute("activation_scale", 0));
   made.point = emit_.constant(
       is_signed ? Tensor::scalar(static_cast<int8_t>(point)) : Tensor::scalar(static_cast<uint8_t>(point)),
       "activations.zero_point");
+  return made;
+}
+
+WeightLowering::Dynamic WeightLowering::static_codes(const Node& node, bool as_unsigned) {
+  Dynamic made = static_constants(node, as_unsigned);
   made.codes = emit_.add("QuantizeLinear", {node.input(0), made.scale, made.point});
   return made;
 }
@@ -237,13 +254,15 @@ WeightLowering::Dynamic WeightLowering::dynamic(Value* x, const std::string& kin
   if (kind == "int8" || kind == "int8-token") return by_token(x);
   if (kind == "uint8-token") return by_token_asymmetric(x);
   if (!kind.empty())
-    throw_error(ErrorCode::Unsupported, "rounds its input as '", kind, "', which has no form here");
+    throw_error(ErrorCode::Unsupported, "it rounds its input as '", kind,
+                "', which other runtimes have no form for");
   const Node* node = emit_.node("DynamicQuantizeLinear", {x}, {}, 3);
   return {node->output(0), node->output(1), node->output(2)};
 }
 
 // Products of the same input share its codes.
 WeightLowering::Dynamic WeightLowering::coded_input(const Node& node) {
+  if (const auto ready = ready_codes_.find(node.input(0)); ready != ready_codes_.end()) return ready->second;
   std::string kind = node.string_attribute("activations", "");
   std::string key = kind;
   if (kind == "static") {
@@ -286,6 +305,7 @@ Value* WeightLowering::integer_product(const Node& node, const Weight& weight) {
     columns.points = emit_.constant(codes->points, weight.name + "_zero_point");
   }
   const Dynamic x = coded_input(node);
+  if (Value* coded = coded_product(node, x, columns)) return coded;
   Value* sum = emit_.add("MatMulInteger", {x.codes, columns.codes, x.point, columns.points});
   sum = emit_.cast(sum, DType::F32);
   if (x.shift) {
@@ -294,7 +314,7 @@ Value* WeightLowering::integer_product(const Node& node, const Weight& weight) {
     sum = emit_.add(
         "Sub", {sum, emit_.add("Mul", {x.shift, column_sums(weight, *codes->tensor(), *points->tensor())})});
   }
-  return emit_.add("Mul", {sum, emit_.add("Mul", {x.scale, columns.scales})});
+  return with_bias(emit_.add("Mul", {sum, emit_.add("Mul", {x.scale, columns.scales})}), node.input(2));
 }
 
 // In the style qdq: an input that calibration gave a scale passes through its codes.
@@ -310,6 +330,7 @@ Value* WeightLowering::rounded_input(const Node& node) {
 Value* WeightLowering::linear(const Node& node) {
   const Weight& weight = weight_of(node.input(1));
   Value* product = nullptr;
+  const bool adds_bias = weight.is_quantized && options_.style == WeightStyle::QOperator;
   if (!weight.is_quantized) {
     product = emit_.add("MatMul", {node.input(0), dense_matrix(weight)});
   } else if (options_.style == WeightStyle::NBits) {
@@ -319,7 +340,7 @@ Value* WeightLowering::linear(const Node& node) {
   } else {
     product = emit_.add("MatMul", {rounded_input(node), dequantized(weight)});
   }
-  return with_bias(product, node.input(2));
+  return adds_bias ? product : with_bias(product, node.input(2));
 }
 
 Value* WeightLowering::block_lookup(const Weight& weight, Value* ids) {

@@ -16,8 +16,10 @@ class WeightLowering {
  public:
   WeightLowering(Emitter& emit, const InterchangeOptions& options) : emit_(emit), options_(options) {}
 
-  // What computes ai.quern Linear and Embedding. Throw Error{Unsupported} naming the weight.
+  // What computes ai.quern Linear, Embedding, Convolution and ConvolutionTranspose. Throw Error{Unsupported}
+  // naming the weight.
   Value* linear(const Node& node);
+  Value* convolution(const Node& node);
   Value* embedding(const Node& node);
 
  private:
@@ -62,10 +64,30 @@ class WeightLowering {
     Value* shift = nullptr;  // f32 [..., 1]: zero points that differ, or null
   };
   Dynamic coded_input(const Node& node);
+  Value* coded_product(const Node& node, const Dynamic& x, const Codes& columns);
+
+  // The codes that a product's result is read in, and what lies between.
+  struct CodedOutput {
+    std::vector<const Node*> steps;  // in order; Relu and Clip are what the ends of the codes do
+    const Value* last = nullptr;
+    const Node* reader = nullptr;  // one of the products that read `last`; null: floats are asked for
+  };
+  CodedOutput coded_output(const Node& node);
+  bool reads_codes(const Node& node);
+  // Hands the codes of the result on to the readers; what stands for the node's output.
+  Value* hand_on(const CodedOutput& output, const Dynamic& codes);
+  Value* integer_bias(const Node& node, const Weight& weight);
+
+  struct KernelForm;
+  Value* dense_kernel(const Node& node, const Weight& weight, const KernelForm& form);
+  Value* dequantized_kernel(const Node& node, const Weight& weight, const KernelForm& form);
+  Value* integer_convolution(const Node& node, const Weight& weight, const KernelForm& form);
+  Dynamic coded_image(const Node& node);
   Dynamic dynamic(Value* x, const std::string& kind);
   Dynamic by_token(Value* x);
   Dynamic by_token_asymmetric(Value* x);
   Dynamic static_codes(const Node& node, bool as_unsigned);
+  Dynamic static_constants(const Node& node, bool as_unsigned);  // without the codes
 
   Emitter& emit_;
   InterchangeOptions options_;
@@ -78,6 +100,8 @@ class WeightLowering {
   std::map<std::pair<Value*, std::string>, Dynamic> dynamics_;
   std::map<const Weight*, Value*> column_sums_;
   std::map<std::pair<Value*, float>, Value*> rounded_;
+  std::map<const Value*, Dynamic> ready_codes_;                      // of results, by what is read
+  std::map<std::pair<const Weight*, std::string>, Value*> kernels_;  // by form
 };
 
 }  // namespace quern::passes

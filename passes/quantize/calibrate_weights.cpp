@@ -9,12 +9,13 @@
 #include "calibrate/samples.h"
 #include "calibrate/second_moments.h"
 #include "calibrate/table.h"
+#include "ir/products.h"
 #include "ir/rewriter.h"
-#include "ir/schema.h"
 #include "ir/weight_ops.h"
 #include "passes/canonicalize/to_decoder.h"
 #include "passes/quantize/importance.h"
 #include "passes/quantize/layer_error.h"
+#include "passes/quantize/needs_data.h"
 #include "passes/weights/constant_expressions.h"
 #include "passes/weights/materialize.h"
 
@@ -35,7 +36,19 @@ struct Site {
   std::vector<std::string> taps;  // inputs of the products that use it
   int64_t level = 0;              // products before it, on the longest path
   bool is_table = false;
+  int64_t groups = 0;  // of a convolution; 0: of none
+
+  bool clips() const { return method == "clip-error"; }
+  bool is_by_outputs() const { return method == "layer-error" || clips(); }
 };
+
+const char* missing_data(const Graph& graph) {
+  const auto& nodes = graph.nodes();
+  const bool clips = std::any_of(nodes.begin(), nodes.end(), [](const Node* node) {
+    return node->string_attribute(kCalibrateAttribute, "") == "clip-error";
+  });
+  return clips ? kClipErrorNeedsData : kGptqNeedsData;
+}
 
 struct Settings {
   LayerErrorOptions layer;
@@ -99,12 +112,13 @@ class WorkingModel {
         const auto found = levels.find(input);
         if (found != levels.end()) level = std::max(level, found->second);
       }
-      const bool linear = node->is("Linear", kQuernDomain);
+      const bool linear = is_product(*node);
       const auto site = site_of.find(node->input(linear ? 1 : 0));
       if (site != site_of.end()) {
         if (linear) {
           ++level;
           site->second->taps.push_back(node->input(0)->name());
+          if (is_convolution(*node)) site->second->groups = node->int_attribute("group", 1);
           site->second->level = std::max(site->second->level, level);
         } else {
           site->second->is_table = true;
@@ -132,7 +146,7 @@ int64_t moment_bytes(const Site& site, bool propagates) {
 std::vector<Stage> plan_stages(std::vector<Site>& sites, const Settings& settings, int64_t most) {
   std::map<int64_t, Stage> levels;
   for (Site& site : sites) {
-    if (site.method != "layer-error") continue;
+    if (!site.is_by_outputs()) continue;
     // Tables are read before anything else, so whatever they lose is made up for behind them.
     levels[site.is_table ? 0 : site.level].push_back(&site);
   }
@@ -188,9 +202,7 @@ class WeightCalibrator {
  private:
   const calibrate::Samples& samples() const {
     if (context_.samples == nullptr) {
-      throw_error(
-          ErrorCode::InvalidArgument,
-          "the method gptq needs data to see activations of: --calibration-data FILE, text or .jsonl");
+      throw_error(ErrorCode::InvalidArgument, missing_data(graph_));
     }
     return *context_.samples;
   }
@@ -215,12 +227,27 @@ class WeightCalibrator {
       std::vector<double> total;
       for (const std::string& tap : site->taps) {
         const auto index = static_cast<size_t>(std::find(taps.begin(), taps.end(), tap) - taps.begin());
-        total.resize(sums[index].size());
-        for (size_t i = 0; i < total.size(); ++i) total[i] += sums[index][i];
+        const std::vector<double> own = by_column(*site, sums[index]);
+        total.resize(own.size());
+        for (size_t i = 0; i < total.size(); ++i) total[i] += own[i];
       }
       set_importance(*site, total);
       ++report_.changes;
     }
+  }
+
+  // What was seen of the channels of an input, for the columns of the weight: those of a convolution are its
+  // channels over and over, once for each tap, and serve all groups.
+  static std::vector<double> by_column(const Site& site, const std::vector<double>& channels) {
+    if (site.groups == 0 || channels.empty()) return channels;
+    const auto columns = static_cast<size_t>(as_constant(site.constant->shape())->at(1));
+    const size_t of_group = channels.size() / static_cast<size_t>(site.groups);
+    std::vector<double> means(of_group, 0);
+    for (size_t i = 0; i < channels.size(); ++i)
+      means[i % of_group] += channels[i] / static_cast<double>(site.groups);
+    std::vector<double> out(columns);
+    for (size_t i = 0; i < columns; ++i) out[i] = means[i % of_group];
+    return out;
   }
 
   // Empty where no sample reached the tensor: its weights are quantized as if all inputs were alike.
@@ -278,8 +305,7 @@ class WeightCalibrator {
 
   void minimize_errors() {
     const std::vector<Site>& sites = model_.sites();
-    if (std::none_of(sites.begin(), sites.end(), [](const Site& s) { return s.method == "layer-error"; }))
-      return;
+    if (std::none_of(sites.begin(), sites.end(), [](const Site& s) { return s.is_by_outputs(); })) return;
     std::vector<Stage> stages = plan_stages(model_.sites(), settings_, most_stages());
     std::unique_ptr<Graph> original;
     if (settings_.propagate > 0 && stages.size() > 1) original = model_.copy();
@@ -336,7 +362,7 @@ class WeightCalibrator {
     const std::span<const float> values = weight.data<float>();
     const int64_t cols = weight.dim(1);
     Moments sum{SquareMatrix(cols), SquareMatrix(0)};
-    bool crossed = !site.taps.empty();
+    bool crossed = !site.taps.empty() && !site.clips();
     for (const std::string& tap : site.taps) {
       const Moments& each = moments.at(tap);
       for (size_t i = 0; i < sum.own.elements.size(); ++i) sum.own.elements[i] += each.own.elements[i];
@@ -353,9 +379,10 @@ class WeightCalibrator {
           propagated_target(values, cols, sum.cross, sum.own, settings_.layer.damping, settings_.propagate);
     }
     if (site.is_table) add_lookups(sum.own);
+    LayerErrorOptions layer = settings_.layer;
+    layer.clips_alone = site.clips();
     return with_context("calibrating '" + site.name + "'", [&] {
-      LayerErrorResult result =
-          minimize_layer_error(values, cols, sum.own, site.options, settings_.layer, target);
+      LayerErrorResult result = minimize_layer_error(values, cols, sum.own, site.options, layer, target);
       note(site, result);
       return std::move(result.weight);
     });
@@ -423,8 +450,7 @@ CalibrateWeights::CalibrateWeights()
 PassReport CalibrateWeights::run(Graph& graph, PassContext& context) {
   if (!has_work(graph)) return {};
   if (context.samples == nullptr && context.table == nullptr) {
-    throw_error(ErrorCode::InvalidArgument,
-                "the method gptq needs data to see activations of: --calibration-data FILE, text or .jsonl");
+    throw_error(ErrorCode::InvalidArgument, missing_data(graph));
   }
   if (!data_.empty() && context.samples != nullptr && data_ != context.samples->digest) {
     throw_error(ErrorCode::InvalidArgument, "the recipe was made with calibration data of SHA-256 ", data_,

@@ -1,10 +1,11 @@
 #include "passes/quantize/quantize_weights.h"
 
+#include <algorithm>
 #include <map>
 
 #include "ir/activation_scheme.h"
+#include "ir/products.h"
 #include "ir/rewriter.h"
-#include "ir/schema.h"
 #include "ir/weight_ops.h"
 #include "passes/quantize/balance_channels.h"
 #include "passes/quantize/calibrate_weights.h"
@@ -23,14 +24,19 @@ int64_t onnx_dtype(DType dtype) {
 // The node that turns the weight into what is wanted; null where it is that already.
 Node* add_conversion(Rewriter& rewriter, const WeightSite& site, const WeightSettings& settings,
                      bool is_calibrated) {
+  const bool convolves = std::any_of(site.uses.begin(), site.uses.end(),
+                                     [](const Use& use) { return is_convolution(*use.node); });
   if (settings.is_quantized()) {
     Attributes attributes = to_attributes(settings.quantize_options());
     const std::string& method = settings.method;
-    if (method.ends_with("gptq")) attributes[kCalibrateAttribute] = std::string("layer-error");
-    if (method == "awq" || (method == "lsq" && is_calibrated))
+    const bool by_outputs = method.ends_with("gptq") || settings.clip == "error";
+    if (by_outputs && !convolves) {
+      attributes[kCalibrateAttribute] = std::string(settings.clip == "error" ? "clip-error" : "layer-error");
+    }
+    if ((method == "awq" && !by_outputs) || (by_outputs && convolves) || (method == "lsq" && is_calibrated))
       attributes[kCalibrateAttribute] = std::string("importance");
     for (const char* family : {"awq", "smooth"}) {
-      if (method.starts_with(family)) attributes[kBalanceAttribute] = std::string(family);
+      if (method.starts_with(family) && !convolves) attributes[kBalanceAttribute] = std::string(family);
     }
     return rewriter.add_node({.op = "QuantizeWeight",
                               .domain = std::string(kQuernDomain),
@@ -87,16 +93,20 @@ QuantizeWeights::QuantizeWeights() : Pass("quantize-weights", "decide the number
       "the range and by least squares after channels were scaled, 'gptq' so that the layer's outputs on "
       "calibration samples are kept, 'smooth+gptq' and 'awq+gptq' so after channels were scaled.",
       WeightSettings::method_choices());
-  option("clip", &defaults_.clip,
-         "How outliers are cut off before the range is taken: none, percentile:P, mse, or kl.");
+  option(
+      "clip", &defaults_.clip,
+      "How outliers are cut off before the range is taken: none, percentile:P, mse, or kl; or error, by what "
+      "the layer's outputs on calibration samples lose.");
   option(
       "activations", &defaults_.activations,
       "What integer weights are multiplied with: 'none' leaves activations as they are, 'dynamic' rounds "
       "them to 8 bits per token, and per group where weights have groups, 'dynamic-token' per token alone, "
       "'dynamic-tensor' by DynamicQuantizeLinear's formula, 'static' by one scale for all tokens.",
       WeightSettings::activation_choices());
-  option("activation-codes", &defaults_.activation_codes, "The codes of static activations.",
-         WeightSettings::activation_code_choices());
+  option(
+      "activation-codes", &defaults_.activation_codes,
+      "The codes of static activations; 'auto' is int8, and uint8-asymmetric where no sample was negative.",
+      WeightSettings::activation_code_choices());
   option("activation-clip", &defaults_.activation_clip,
          "How outliers of static activations are cut off: none, percentile:P, mse, or kl.");
   option("embeddings", &embeddings_,
@@ -134,7 +144,7 @@ PassReport QuantizeWeights::run(Graph& graph, PassContext& context) {
     const bool integers = settings.weights.starts_with("int");
     for (const Use& use : site.uses) {
       rewriter->set_input(use.node, static_cast<size_t>(use.input), conversion->output());
-      if (integers && use.node->is("Linear", kQuernDomain)) mark_activations(*rewriter, use.node, settings);
+      if (integers && is_product(*use.node)) mark_activations(*rewriter, use.node, settings);
     }
     ++report.changes;
   }

@@ -9,11 +9,12 @@
 #include "calibrate/samples.h"
 #include "calibrate/table.h"
 #include "ir/activation_scheme.h"
+#include "ir/products.h"
 #include "ir/quantize.h"
 #include "ir/rewriter.h"
-#include "ir/schema.h"
 #include "passes/canonicalize/to_decoder.h"
 #include "passes/quantize/balance_channels.h"
+#include "passes/quantize/needs_data.h"
 #include "passes/weights/materialize.h"
 
 namespace quern::passes {
@@ -61,7 +62,8 @@ ValueRange limits_of(const Observer& seen, const ClipRule& clip, bool symmetric)
 }
 
 ActivationScheme scheme_of(const Observer& seen, const Wanted& wanted) {
-  const bool symmetric = !wanted.codes.ends_with("asymmetric");
+  // What is never negative, as behind a Relu, leaves half of symmetric codes unused.
+  const bool symmetric = wanted.codes == "auto" ? seen.min() < 0 : !wanted.codes.ends_with("asymmetric");
   const ValueRange range = limits_of(seen, wanted.clip, symmetric);
   ActivationScheme scheme{.kind = ActivationScheme::Kind::Static};
   if (symmetric) {
@@ -80,7 +82,7 @@ ActivationScheme scheme_of(const Observer& seen, const Wanted& wanted) {
 }
 
 bool is_to_see(const Node* node) {
-  return node->is("Linear", kQuernDomain) && node->has_attribute(kStaticActivations);
+  return is_product(*node) && node->has_attribute(kStaticActivations);
 }
 
 // What the model's activations are like now, by name.
@@ -118,8 +120,7 @@ PassReport StaticActivations::run(Graph& graph, PassContext& context) {
   }
   if (linears.empty()) return report;
   if (context.samples == nullptr && context.table == nullptr) {
-    throw_error(ErrorCode::InvalidArgument,
-                "static activations need their ranges: --calibration TABLE.json, or --calibration-data FILE");
+    throw_error(ErrorCode::InvalidArgument, kStaticNeedsData);
   }
   std::map<std::string, Observer> seen;
   if (context.samples != nullptr) {

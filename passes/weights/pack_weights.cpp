@@ -1,10 +1,11 @@
 #include "passes/weights/pack_weights.h"
 
+#include <algorithm>
 #include <map>
 #include <memory>
 
+#include "ir/products.h"
 #include "ir/rewriter.h"
-#include "ir/schema.h"
 #include "ir/weight_ops.h"
 #include "passes/model_failure.h"
 #include "passes/weights/weight_sites.h"
@@ -26,6 +27,14 @@ PackedSpec spec_of(const WeightSite& site) {
   return PackedSpec::for_float(shape, site.value->dtype());
 }
 
+// Convolutions of floats are oneDNN's; and of the few inputs of a group tiles would be padding, for the most
+// part.
+bool is_read_as_floats(const WeightSite& site) {
+  return std::any_of(site.uses.begin(), site.uses.end(), [&](const Use& use) {
+    return is_convolution(*use.node) && (!site.is_quantized() || use.node->int_attribute("group", 1) != 1);
+  });
+}
+
 }  // namespace
 
 PackWeights::PackWeights() : Pass("pack-weights", "lay weights out in the order in which kernels read them") {
@@ -40,6 +49,11 @@ PassReport PackWeights::run(Graph& graph, PassContext& context) {
   std::map<Graph*, std::unique_ptr<Rewriter>> rewriters;
   for (const WeightSite& site : sites) {
     if (site.is_packed() || (!floats_ && !site.is_quantized())) continue;
+    if (is_read_as_floats(site)) {
+      context.explain_failure(report, *site.uses.front().node, "'", site.name,
+                              "': convolutions of floats, or in groups, read it as it is");
+      continue;
+    }
     try {
       spec_of(site);
     } catch (const Error& error) {

@@ -20,6 +20,7 @@ void run_reference(KernelContext& context) {
 void register_all(KernelTable& table) {
   register_products(table);
   register_convolution(table);
+  register_quern_convolution(table);
   register_pooling(table);
   register_elementwise(table);
   register_rows(table);

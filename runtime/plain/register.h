@@ -19,6 +19,7 @@ void register_all(KernelTable& table);
 
 void register_products(KernelTable& table);
 void register_convolution(KernelTable& table);
+void register_quern_convolution(KernelTable& table);
 void register_pooling(KernelTable& table);
 void register_elementwise(KernelTable& table);
 void register_rows(KernelTable& table);

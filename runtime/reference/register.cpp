@@ -36,6 +36,7 @@ void register_all(KernelTable& table) {
   register_microsoft_multi_head(table);
   register_microsoft_moe(table);
   register_experts(table);
+  register_quern_convolution(table);
   register_microsoft_qlinear(table);
 }
 

@@ -42,6 +42,7 @@ void register_microsoft_attention(KernelTable& table);
 void register_microsoft_multi_head(KernelTable& table);
 void register_microsoft_moe(KernelTable& table);
 void register_microsoft_qlinear(KernelTable& table);
+void register_quern_convolution(KernelTable& table);
 
 // Reference kernels for operators of ai.onnx.
 inline void add_reference(KernelTable& table, std::initializer_list<std::string_view> ops, KernelFunction run,

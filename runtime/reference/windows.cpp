@@ -105,4 +105,37 @@ Windows windows_of(const KernelContext& context, const Shape& spatial, const Sha
   return w;
 }
 
+Windows transposed_windows(const KernelContext& context, const Shape& spatial, const Shape& kernel) {
+  const Node& node = context.node();
+  const size_t n = spatial.size();
+  Windows w;
+  w.output = spatial;
+  w.kernel = kernel;
+  w.strides = spatial_attribute(context, "strides", n, 1, 1);
+  w.dilations = spatial_attribute(context, "dilations", n, 1, 1);
+  const Shape pads = spatial_attribute(context, "pads", 2 * n, 0, -(int64_t{1} << 30));
+  const Shape extra = spatial_attribute(context, "output_padding", n, 0, 0);
+  const std::string auto_pad = node.string_attribute("auto_pad", "NOTSET");
+  const Shape given = node.ints_attribute("output_shape", {});
+  if (!given.empty() && given.size() < n) context.fail("output_shape is too short");
+  for (size_t i = 0; i < n; ++i) {
+    const int64_t full = (spatial[i] - 1) * w.strides[i] + extra[i] + (kernel[i] - 1) * w.dilations[i] + 1;
+    const bool same = auto_pad.starts_with("SAME");
+    if (given.empty() && !same) {
+      const bool valid = auto_pad == "VALID";
+      w.pads_begin.push_back(valid ? 0 : pads[i]);
+      w.pads_end.push_back(valid ? 0 : pads[i + n]);
+      w.input.push_back(full - w.pads_begin[i] - w.pads_end[i]);
+      continue;
+    }
+    const int64_t wanted = given.empty() ? spatial[i] * w.strides[i] : given[given.size() - n + i];
+    if (wanted < 0) context.fail("output_shape ", wanted, " is negative");
+    const int64_t total = std::max<int64_t>(0, full - wanted);
+    w.pads_begin.push_back(auto_pad == "SAME_UPPER" ? total / 2 : total - total / 2);
+    w.pads_end.push_back(total - w.pads_begin[i]);
+    w.input.push_back(wanted);
+  }
+  return w;
+}
+
 }  // namespace quern::runtime::reference

@@ -33,6 +33,11 @@ struct Windows {
 Windows windows_of(const KernelContext& context, const Shape& spatial, const Shape& kernel,
                    bool ceil = false);
 
+// The windows of the convolution that a ConvTranspose of inputs of these spatial dimensions is the transpose
+// of: its input is this one's output. From the attributes strides, dilations, pads, auto_pad, output_padding
+// and output_shape.
+Windows transposed_windows(const KernelContext& context, const Shape& spatial, const Shape& kernel);
+
 // An attribute with one entry per spatial dimension. Fails outside [least, 2^30].
 Shape spatial_attribute(const KernelContext& context, const std::string& name, size_t count, int64_t fallback,
                         int64_t least);

@@ -75,12 +75,12 @@ const char* const kFew = "2";
 TEST_F(BadCalibration, ActivationsThatAreNotFiniteNameTheirTensor) {
   // Finite weights whose products overflow.
   const std::string model = model_with(kNorm, [](std::vector<float>& w) { w[7] = 3e38F; });
-  expect_refused(calibrate(model, file("text.txt")), 3, {"activation '", "layers.3", "feature"});
+  expect_refused(calibrate(model, file("text.txt")), 3, {"text.txt", "activation '", "layers.3", "feature"});
   for (const char* method : {"gptq", "smooth", "awq", "lsq"}) {
     expect_refused(
         convert(model, {"--weights", "int4", "--method", method, "--calibration-data", file("text.txt"),
                         "--calibration-samples", kFew, "--calibration-context", "32"}),
-        3, {"activation '", "feature"});
+        3, {"text.txt", "activation '", "feature"});
     EXPECT_FALSE(std::filesystem::exists(file("out.quern")));
   }
   expect_refused(convert(model, {"--activations", "static", "--calibration-data", file("text.txt"),
@@ -154,7 +154,7 @@ TEST_F(BadCalibration, DataThatIsNone) {
       {"empty.txt", {"empty.txt", "empty"}},
       {"utf16.txt", {"utf16.txt", "UTF-8"}},
       {"latin1.txt", {"latin1.txt", "UTF-8"}},
-      {"ids.jsonl", {"4096"}},
+      {"ids.jsonl", {"ids.jsonl", "4096"}},
       {"negative.jsonl", {"negative.jsonl", "ids"}}};
   for (const auto& [name, parts] : bad) {
     expect_refused(calibrate(file("model.onnx"), file(name)), 3, parts);
@@ -180,7 +180,7 @@ TEST_F(BadCalibration, ATableOfAnotherModel) {
        {std::vector<std::string>{"--activations", "static"}, {"--weights", "int4", "--method", "awq"}}) {
     std::vector<std::string> all = options;
     all.insert(all.end(), {"--calibration", file("table.json")});
-    expect_refused(convert(file("model.onnx"), all), 2, {"model.onnx", "table"});
+    expect_refused(convert(file("model.onnx"), all), 2, {"model.onnx", "table.json"});
   }
   std::ofstream(file("no-table.json")) << "{\"figures\": 3}";
   expect_refused(
@@ -197,6 +197,11 @@ TEST_F(BadCalibration, OptionsWithoutTheirPartners) {
                  2, {"most"});
   expect_refused(convert(file("model.onnx"), {"--weights", "int4", "--method", "awq"}), 2,
                  {"--calibration-data"});
+  expect_refused(convert(file("model.onnx"), {"--weights", "int4", "--clip", "error"}), 2,
+                 {"--clip error", "--calibration-data"});
+  expect_refused(convert(file("model.onnx"), {"--weights", "int4", "--clip", "error", "--method", "gptq",
+                                              "--calibration-data", file("text.txt")}),
+                 2, {"clip 'error'", "gptq"});
 }
 
 }  // namespace

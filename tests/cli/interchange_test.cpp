@@ -127,10 +127,19 @@ float largest_difference(const std::vector<std::vector<float>>& got,
 int64_t coded_weights(const Graph& graph) {
   int64_t count = 0;
   for (const Value* value : graph.constants()) {
-    if (value->shape().size() != 2) continue;
-    count += value->quantized() || (value->packed() && value->packed()->spec().is_quantized()) ? 1 : 0;
+    const DType dtype = value->tensor() ? value->dtype() : DType::Undefined;
+    // Of ConvInteger, QLinearConv, QLinearMatMul and QGemm, which stay what they are.
+    const bool plain = value->shape().size() >= 2 && (dtype == DType::U8 || dtype == DType::I8);
+    count +=
+        plain || value->quantized() || (value->packed() && value->packed()->spec().is_quantized()) ? 1 : 0;
   }
   return count;
+}
+
+bool has_integer_convolutions(const Graph& graph) {
+  const auto& nodes = graph.nodes();
+  return std::any_of(nodes.begin(), nodes.end(),
+                     [](const Node* node) { return node->is("ConvInteger") || node->is("QLinearConv"); });
 }
 
 // What the other runtime's arithmetic explains. Integer weights meet 16-bit activations here and floats
@@ -139,6 +148,8 @@ int64_t coded_weights(const Graph& graph) {
 float tolerance(const json& record) {
   const std::string style = record["export"], weights = record["convert"];
   const bool exact = weights.find("fp32") != std::string::npos;
+  // Where sums that differ in their last bits lie on either side of a half, a code is another one.
+  if (weights.find("--activations static") != std::string::npos) return 2e-2F;
   if (style.find("qoperator") != std::string::npos)
     return weights.find("--activations dynamic") != std::string::npos ? 2e-2F : 6e-2F;
   return exact ? 5e-5F : 1e-3F;
@@ -152,7 +163,8 @@ TEST_P(InterchangeTest, ComputesWhatTheOtherRuntimeDoes) {
   const TempDir folder = TempDir::in_memory();
   std::vector<std::string> convert = {"convert", source_path(record["model"]).string(), "-o",
                                       folder / "a.quern", "--quiet"};
-  for (const std::string& word : words_of(record["convert"])) convert.push_back(word);
+  for (const std::string& word : words_of(record["convert"]))
+    convert.push_back(word.starts_with("tests/") ? source_path(word).string() : word);
   const ProgramResult converted = quern(convert);
   ASSERT_EQ(converted.status, 0) << converted.err;
   std::vector<std::string> exporting = {"export", folder / "a.quern", "-o", folder / "a.onnx", "--quiet"};
@@ -174,8 +186,14 @@ TEST_P(InterchangeTest, ComputesWhatTheOtherRuntimeDoes) {
   if (kept) {
     EXPECT_EQ(coded_weights(*imported.graph), coded_weights(*graph)) << to_text(*imported.graph);
   }
-  // The numbers of the weights are the same; blocks of another size are rounded by another scale.
-  EXPECT_LE(largest_difference(computed(*imported.graph, record), own), 2e-4F);
+  // The numbers of the weights are the same; blocks of another size are rounded by another scale. Integer
+  // convolutions keep their codes of activations.
+  const std::vector<std::vector<float>> again = computed(*imported.graph, record);
+  if (has_integer_convolutions(*imported.graph)) {
+    EXPECT_LE(largest_difference(again, recorded(record)), 2e-2F);
+  } else {
+    EXPECT_LE(largest_difference(again, own), 2e-4F);
+  }
 }
 
 std::string case_name(const testing::TestParamInfo<size_t>& info) {
