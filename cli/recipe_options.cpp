@@ -71,11 +71,12 @@ void refuse_idle_options(const Arguments& arguments) {
   const std::string weights = arguments.text_of("weights");
   const bool scaled =
       passes::WeightSettings{.weights = weights}.is_quantized() || arguments.given("override");
-  for (const char* option : {"symmetric", "asymmetric", "granularity", "group-size", "method", "clip",
-                             "activations", "activation-codes", "activation-clip"}) {
-    if (arguments.given(option) && !scaled) {
-      throw UsageError(std::string("--") + option + " is for weights with scales; --weights " + weights +
-                       " has none");
+  for (const std::string_view option : {"symmetric", "asymmetric", "granularity", "group-size", "method",
+                                        "clip", "activations", "activation-codes", "activation-clip"}) {
+    // Weights that are kept may be codes.
+    if (weights == "keep" && option.starts_with("activation")) continue;
+    if (arguments.given(std::string(option)) && !scaled) {
+      throw UsageError(concat("--", option, " is for weights with scales; --weights ", weights, " has none"));
     }
   }
   if (arguments.flag("symmetric") && arguments.flag("asymmetric")) {

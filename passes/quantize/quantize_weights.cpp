@@ -50,19 +50,53 @@ Node* add_conversion(Rewriter& rewriter, const WeightSite& site, const WeightSet
       {.op = "Cast", .inputs = {site.value}, .attributes = {{"to", onnx_dtype(*dtype)}}});
 }
 
-void mark_activations(Rewriter& rewriter, Node* linear, const WeightSettings& settings) {
+// None for static ones, whose scales are still to be seen.
+Attributes dynamic_activations(const WeightSettings& settings) {
   using Kind = ActivationScheme::Kind;
+  ActivationScheme scheme;
+  if (settings.activations == "dynamic") scheme.kind = Kind::Group;
+  if (settings.activations == "dynamic-token") scheme.kind = Kind::Token;
+  if (settings.activations == "dynamic-tensor") scheme.kind = Kind::TokenAsymmetric;
+  return to_attributes(scheme);
+}
+
+void mark_activations(Rewriter& rewriter, Node* linear, const WeightSettings& settings) {
   if (settings.activations == "static") {
     parse_clip_rule(settings.activation_clip);  // says so now, if it is none
     rewriter.set_attribute(linear, kStaticActivations,
                            settings.activation_codes + " " + settings.activation_clip);
     return;
   }
-  ActivationScheme scheme;
-  if (settings.activations == "dynamic") scheme.kind = Kind::Group;
-  if (settings.activations == "dynamic-token") scheme.kind = Kind::Token;
-  if (settings.activations == "dynamic-tensor") scheme.kind = Kind::TokenAsymmetric;
-  for (const auto& [name, value] : to_attributes(scheme)) rewriter.set_attribute(linear, name, value);
+  for (const auto& [name, value] : dynamic_activations(settings)) rewriter.set_attribute(linear, name, value);
+}
+
+// Codes of integers, which can be multiplied with codes of activations.
+bool has_integer_codes(const WeightSite& site) {
+  if (const QuantizedTensor* quantized = site.value->quantized()) return is_integer(quantized->scheme.code);
+  const PackedTensor* packed = site.value->packed();
+  return packed != nullptr && packed->spec().is_quantized() && is_integer(packed->spec().dtype());
+}
+
+// Of weights that are kept: whether something of what they are multiplied with is to be rounded otherwise
+// than it was.
+bool change_activations(const WeightSite& site, const WeightSettings& settings,
+                        std::unique_ptr<Rewriter>& rewriter) {
+  bool changed = false;
+  for (const Use& use : site.uses) {
+    if (!is_product(*use.node)) continue;
+    const std::string before = use.node->string_attribute("activations", "");
+    const bool is_static = before == "static" || use.node->has_attribute(kStaticActivations);
+    const Attributes wanted = dynamic_activations(settings);
+    const auto kind = wanted.find("activations");
+    if (kind == wanted.end() ? is_static : std::get<std::string>(kind->second) == before) continue;
+    if (!rewriter) rewriter = std::make_unique<Rewriter>(*site.value->graph());
+    for (const char* name : {"activation_scale", "activation_low", "activation_high"}) {
+      if (use.node->has_attribute(name)) rewriter->remove_attribute(use.node, name);
+    }
+    mark_activations(*rewriter, use.node, settings);
+    changed = true;
+  }
+  return changed;
 }
 
 }  // namespace
@@ -122,6 +156,7 @@ PassReport QuantizeWeights::run(Graph& graph, PassContext& context) {
   WeightOverrides overrides(overrides_);
   std::vector<std::pair<const Node*, std::string>> rejected;
   const std::vector<WeightSite> sites = find_weight_sites(graph, &rejected);
+  bool any_codes = false;
   for (const auto& [node, reason] : rejected) context.explain_failure(report, *node, reason);
   std::map<Graph*, std::unique_ptr<Rewriter>> rewriters;
   for (const WeightSite& site : sites) {
@@ -131,7 +166,13 @@ PassReport QuantizeWeights::run(Graph& graph, PassContext& context) {
     // What the file holds quantized is quantized anew, unless it shall be kept. What this pass decided stays
     // decided.
     const bool decided = site.is_packed() || (site.is_quantized() && !site.value->is_constant());
-    if (decided || (site.is_quantized() && settings.weights == "keep")) {
+    const bool kept = site.is_quantized() && settings.weights == "keep";
+    if (kept && settings.activations != "none" && has_integer_codes(site)) {
+      any_codes = true;
+      if (change_activations(site, settings, rewriters[site.value->graph()])) ++report.changes;
+      continue;
+    }
+    if (decided || kept) {
       context.explain_failure(report, *site.uses.front().node, "'", site.name,
                               "' is quantized or packed already");
       continue;
@@ -149,7 +190,14 @@ PassReport QuantizeWeights::run(Graph& graph, PassContext& context) {
     ++report.changes;
   }
   overrides.check_all_matched(sites);
-  for (auto& [each, rewriter] : rewriters) rewriter->commit();
+  if (defaults_.weights == "keep" && defaults_.activations != "none" && overrides_.empty() && !any_codes) {
+    throw_error(ErrorCode::InvalidArgument,
+                "activations are rounded where integer weights are multiplied with them, "
+                "and the model holds none that could be kept");
+  }
+  for (auto& [each, rewriter] : rewriters) {
+    if (rewriter) rewriter->commit();
+  }
   return report;
 }
 

@@ -61,6 +61,27 @@ TEST_F(ConvertCommand, ARecipeIsWhatTheOptionsStandFor) {
   EXPECT_EQ(read_text(folder_ / "m.quern"), by_options);
 }
 
+// A file that another quantizer wrote keeps its weights, and its products may become faster.
+TEST_F(ConvertCommand, ActivationsOfKeptWeightsCanBeRounded) {
+  const auto ids = [&](const std::string& artifact) {
+    return quern_json({"generate", at(artifact), "--ids", "1,20,300", "-n", "24"}).at("ids");
+  };
+  ASSERT_EQ(convert({"--weights", "int8", "--activations", "dynamic-token"}).status, 0);
+  const auto direct = ids("m.quern");
+  ASSERT_EQ(convert({"--weights", "int8"}).status, 0);
+  ASSERT_EQ(quern({"export", at("m.quern"), "-o", at("q.onnx"), "--style", "qdq"}).status, 0);
+  for (const std::string activations : {"none", "dynamic-token"}) {
+    const ProgramResult result =
+        quern({"convert", at("q.onnx"), "-o", at("k.quern"), "--weights", "keep", "--activations",
+               activations, "--tokenizer", example("tokenizer.json")});
+    ASSERT_EQ(result.status, 0) << result.err;
+    EXPECT_EQ(quern_json({"inspect", at("k.quern")}).at("activations"),
+              nlohmann::json::array({activations == "none" ? "none" : "int8-token"}));
+  }
+  EXPECT_EQ(ids("k.quern"), direct);
+  expect_refused(convert({"--weights", "keep", "--activations", "dynamic"}), 2, {"integer weights"});
+}
+
 TEST_F(ConvertCommand, OverridesSpeakOfTheModelsOwnNames) {
   const auto object = quern_json({"convert", example("model.onnx"), "-o", at("m.quern"), "--override",
                                   "layers\\.[07]/mlp/down_proj=fp16"});
