@@ -6,7 +6,8 @@
 //   std::span<const float> logits = session.run(sequence, prompt);   // of the prompt's last token
 //   int64_t next = quern::runtime::argmax(logits);
 //
-// or whole texts by generate(). Every function may throw quern::Error (ir/error.h) and nothing else.
+// or whole texts by generate(), by several decoders at once (Instances), or in parts (generate_forks()).
+// Every function may throw quern::Error (ir/error.h) and nothing else.
 #pragma once
 
 #include "ir/error.h"
@@ -14,4 +15,6 @@
 #include "runtime/decoder/sequence.h"
 #include "runtime/decoder/session.h"
 #include "runtime/generate/generate.h"
+#include "runtime/generate/instances.h"
+#include "runtime/generate/outline.h"
 #include "runtime/generate/sampler.h"
