@@ -170,9 +170,16 @@ void choose_formats(const Arguments& arguments, const ModelFile& model, const ca
     throw UsageError("--target-bits, --target-size and --max-ppl-increase are three ways to say one thing");
   if (arguments.number("max-ppl-increase").value_or(0) < 0)
     throw UsageError("--max-ppl-increase is 0% or more: quantizing is not asked to improve the model");
+  if (samples.arrays) {
+    throw_error(
+        ErrorCode::BadData, "'", samples.source,
+        "' holds arrays, and choosing formats measures what a decoder says of text: give text, or .jsonl "
+        "rows, or choose by hand with --override and quern validate");
+  }
   if (samples.windows.size() < 2) {
     throw_error(ErrorCode::BadData, "'", samples.source, "' gives ", samples.windows.size(),
-                " window; choosing formats wants one to measure and another to check with");
+                samples.windows.size() == 1 ? " window" : " windows",
+                "; choosing formats wants one to measure and another to check with");
   }
   const calibrate::Samples seen = half_of(samples, false);
   const calibrate::Samples unseen = half_of(samples, true);

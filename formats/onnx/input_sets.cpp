@@ -158,6 +158,10 @@ InputSets read_input_sets(const std::filesystem::path& path, const std::vector<V
       auto [name, tensor] = read_tensor(file);
       const size_t index = input_for(name, number, inputs, set, file);
       const Value& input = *inputs[index];
+      if (parts[index].size() > static_cast<size_t>(&set - sets.data())) {
+        throw_error(ErrorCode::BadData, "'", file.string(), "' is for the input '", input.name(),
+                    "', and so is another file of the set");
+      }
       check_fits(tensor, input, file);
       if (!parts[index].empty() && differ_behind_first(parts[index].front().shape(), tensor.shape())) {
         throw_error(ErrorCode::BadData, "'", file.string(), "' has the shape ", to_string(tensor.shape()),
@@ -173,9 +177,7 @@ InputSets read_input_sets(const std::filesystem::path& path, const std::vector<V
     for (size_t i = 0; i < inputs.size(); ++i) {
       if (parts[i].size() == static_cast<size_t>(&set - sets.data()) + 1) continue;
       throw_error(ErrorCode::BadData, "'", (set.place / concat("input_", i, ".pb")).string(),
-                  "' is missing: the model's input '", inputs[i]->name(),
-                  "' has no tensor in this set, or "
-                  "another has two");
+                  "' is missing: the model's input '", inputs[i]->name(), "' has no tensor in this set");
     }
   }
   InputSets result{.arrays = {}, .digest = digest_of_input_sets(path)};

@@ -95,7 +95,7 @@ TEST_F(InputSets, SaysWhichFileDoesNotFit) {
   refused("test_data_set_1/input_0.pb", tensor_proto("x", 7, {1, 1}, std::string(8, '\0')), "'x' is f32");
   refused("test_data_set_1/input_0.pb", tensor_proto("x", 1, {1, 3}, floats({1, 2, 3})), "[1, 3]");
   refused("test_data_set_1/input_0.pb", tensor_proto("x", 1, {}, floats({1})), "single number");
-  refused("test_data_set_1/input_2.pb", whole, "another has two");
+  refused("test_data_set_1/input_2.pb", whole, "another file");
   refused("test_data_set_0/input_9.pb", tensor_proto("z", 1, {1}, floats({1})), "the model has not");
 }
 
