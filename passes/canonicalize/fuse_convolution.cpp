@@ -47,6 +47,28 @@ std::optional<ConvolutionMatch> match(const Node& node, PassContext& context, Pa
   return m;
 }
 
+// The matrix that W was made of by just the steps that undo as_matrix(), as `quern export` writes codes that
+// no axis of W has the scales of; null if it was not.
+Value* matrix_behind(const ConvolutionMatch& m, const Value* weight) {
+  const Node* last = produced_by(weight, "Reshape");
+  const Node* turn = last ? produced_by(last->input(0), "Transpose") : nullptr;
+  const Node* first = turn ? produced_by(turn->input(0), "Reshape") : nullptr;
+  Value* matrix = first ? first->input(0) : nullptr;
+  if (matrix == nullptr || !matrix->has_shape() || !first->output()->has_shape()) return nullptr;
+  const auto spatial = static_cast<int64_t>(m.kernel.size());
+  const int64_t channels = m.transposed ? m.weight[0] / m.groups : m.weight[1];
+  Shape split = {m.groups, m.outputs / m.groups};
+  split.insert(split.end(), m.kernel.begin(), m.kernel.end());
+  split.push_back(channels);
+  Shape order = {0, 1, spatial + 2};
+  if (m.transposed) order = {0, spatial + 2, 1};
+  for (int64_t i = 0; i < spatial; ++i) order.push_back(2 + i);
+  const bool same = as_constant(matrix->shape()) == Shape{m.outputs, element_count(m.kernel) * channels} &&
+                    as_constant(first->output()->shape()) == split &&
+                    turn->ints_attribute("perm", {}) == order;
+  return same ? matrix : nullptr;
+}
+
 // W as a matrix, of whose columns those of one tap lie together.
 Value* as_matrix(BatchRewriter& batch, const ConvolutionMatch& m, Value* weight) {
   const auto reshape = [&](Value* value, const Shape& shape) {
@@ -57,6 +79,7 @@ Value* as_matrix(BatchRewriter& batch, const ConvolutionMatch& m, Value* weight)
   const auto transpose = [&](Value* value, const Shape& order) {
     return batch.add("Transpose", {value}, {{"perm", order}});
   };
+  if (Value* matrix = matrix_behind(m, weight)) return matrix;
   const int64_t taps = element_count(m.kernel);
   const auto rank = static_cast<int64_t>(m.weight.size());
   Shape order;  // of the spatial dimensions of W

@@ -176,6 +176,13 @@ Value* WeightLowering::convolution(const Node& node) {
   if (integers) return integer_convolution(node, weight, form);
   const bool rounds = weight.is_quantized && options_.style != WeightStyle::NBits;
   Value* x = rounds ? rounded_input(node) : node.input(0);
+  const std::string kind = node.string_attribute("activations", "");
+  if (rounds && options_.style == WeightStyle::QOperator && kind != "static" && !kind.empty()) {
+    const Dynamic codes = coded_image(node);
+    Value* real =
+        emit_.add("Sub", {emit_.cast(codes.codes, DType::F32), emit_.cast(codes.point, DType::F32)});
+    x = emit_.add("Mul", {real, codes.scale});
+  }
   Value* kernel =
       weight.is_quantized ? dequantized_kernel(node, weight, form) : dense_kernel(node, weight, form);
   Attributes attributes = node.attributes();

@@ -46,11 +46,11 @@ struct Axis {
   std::vector<int32_t> sources = {0};  // [output, taps]
 
   Axis() = default;
-  Axis(const Windows& w, size_t axis, bool transposed)
+  Axis(const KernelContext& context, const Windows& w, size_t axis, bool transposed)
       : input(transposed ? w.output[axis] : w.input[axis]),
         output(transposed ? w.input[axis] : w.output[axis]),
         taps(w.kernel[axis]) {
-    sources.assign(static_cast<size_t>(output * taps), -1);
+    sources.assign(static_cast<size_t>(context.checked_count(DType::I32, {output, taps})), -1);
     for (int64_t o = 0; o < output; ++o) {
       for (int64_t t = 0; t < taps; ++t) {
         int64_t at = 0;
@@ -90,9 +90,9 @@ int32_t rounded(float x) {
 class Convolver {
  public:
   Convolver(const KernelContext& context, const CodedConvolution& c)
-      : context_(context), c_(c), format_(format_for(c.weight->spec(), c.scheme)) {
+      : c_(c), format_(format_for(c.weight->spec(), c.scheme)) {
     const size_t n = c.windows->kernel.size();
-    for (size_t i = 0; i < n; ++i) axes_[3 - n + i] = Axis(*c.windows, i, c.transposed);
+    for (size_t i = 0; i < n; ++i) axes_[3 - n + i] = Axis(context, *c.windows, i, c.transposed);
     plane_ = axes_[0].input * axes_[1].input * axes_[2].input;
     positions_ = axes_[0].output * axes_[1].output * axes_[2].output;
     element_ = format_.code == ActivationCode::F32 ? 4 : format_.code == ActivationCode::S8 ? 1 : 2;
@@ -298,7 +298,6 @@ class Convolver {
     }
   }
 
-  const KernelContext& context_;
   const CodedConvolution& c_;
   ActivationFormat format_;
   std::array<Axis, 3> axes_;

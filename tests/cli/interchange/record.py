@@ -95,7 +95,7 @@ def exported(case, folder):
 
 def open_session(path, as_written):
     options = onnxruntime.SessionOptions()
-    if as_written:  # else the runtime makes integer operators of it, which round biases and more
+    if as_written:  # else the runtime fuses what rounds, and rounds biases and more
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
@@ -166,7 +166,7 @@ def main():
             # Fused norms stand in ai.onnx, where the checker knows none of that name.
             if case["model"] == CNN or "--operators onnx" in case["export"]:
                 onnx.checker.check_model(str(path), full_check=True)
-            session = open_session(path, case["model"] == CNN and "qdq" in case["export"])
+            session = open_session(path, case["model"] == CNN)
             decoder = any(value.name.startswith("past_key_values") for value in session.get_inputs())
             large = path.stat().st_size > 1 << 20
             record = record_decoder(session) if decoder else record_encoder(session)
