@@ -53,6 +53,7 @@ row "int4, groups of 32, activations dynamic" --weights int4 --activations dynam
 row "int4, groups of 32, smooth, activations static" --weights int4 --activations static --method smooth "${data[@]}"
 for weights in int4 int3; do
   for clip in percentile:99.9 mse kl; do row "$weights, groups of 32, clip $clip" --weights "$weights" --clip "$clip"; done
+  row "$weights, groups of 32, clip error" --weights "$weights" --clip error "${data[@]}"
   for method in lsq hqq; do row "$weights, groups of 32, $method" --weights "$weights" --method "$method"; done
   row "$weights, groups of 32, lsq weighted" --weights "$weights" --method lsq "${data[@]}"
   for method in smooth awq awq+gptq; do row "$weights, groups of 32, $method" --weights "$weights" --method "$method" "${data[@]}"; done
