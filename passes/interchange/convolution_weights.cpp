@@ -188,7 +188,11 @@ Value* WeightLowering::convolution(const Node& node) {
   Attributes attributes = node.attributes();
   for (const char* own : {"activations", "activation_scale", "activation_low", "activation_high"})
     attributes.erase(own);
-  return emit_.add(form.transposed ? "ConvTranspose" : "Conv", {x, kernel, node.input(2)}, attributes);
+  // A bias that a normalization was folded into is f32, whatever the model is.
+  Value* bias = node.input(2);
+  if (bias != nullptr && bias->dtype() != node.input(0)->dtype())
+    bias = emit_.cast(bias, node.input(0)->dtype());
+  return emit_.add(form.transposed ? "ConvTranspose" : "Conv", {x, kernel, bias}, attributes);
 }
 
 }  // namespace quern::passes
