@@ -54,6 +54,8 @@ row "int4, groups of 32, smooth, activations static" --weights int4 --activation
 for weights in int4 int3; do
   for clip in percentile:99.9 mse kl; do row "$weights, groups of 32, clip $clip" --weights "$weights" --clip "$clip"; done
   row "$weights, groups of 32, clip error" --weights "$weights" --clip error "${data[@]}"
+  row "$weights, groups of 32, clip error, asymmetric" --weights "$weights" --asymmetric --clip error "${data[@]}"
+  row "$weights, groups of 32, awq, clip error" --weights "$weights" --method awq --clip error "${data[@]}"
   for method in lsq hqq; do row "$weights, groups of 32, $method" --weights "$weights" --method "$method"; done
   row "$weights, groups of 32, lsq weighted" --weights "$weights" --method lsq "${data[@]}"
   for method in smooth awq awq+gptq; do row "$weights, groups of 32, $method" --weights "$weights" --method "$method" "${data[@]}"; done
