@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "runtime/execution_plan.h"
+#include "runtime/graph_part.h"
 
 namespace quern::runtime {
 namespace {
@@ -144,6 +145,14 @@ std::string input_names(const Graph& graph) {
   return names.empty() ? "none" : names;
 }
 
+void refuse_missing(const std::vector<const Value*>& missing, std::span<const Value* const> wanted) {
+  if (missing.empty()) return;
+  std::string names;
+  for (const Value* value : missing) names += (names.empty() ? "'" : ", '") + value->name() + "'";
+  throw_error(ErrorCode::InvalidArgument, "evaluating '", wanted.front()->name(), "' needs the inputs ",
+              names);
+}
+
 }  // namespace
 
 Interpreter::Interpreter(const Graph& graph)
@@ -182,15 +191,43 @@ NamedValues Interpreter::run(const NamedValues& inputs, const RunOptions& option
   return outputs;
 }
 
+GraphPart::GraphPart(const Graph& graph, std::span<const Value* const> given,
+                     std::vector<const Value*> wanted)
+    : wanted_(std::move(wanted)) {
+  Bindings bindings;
+  for (const Value* value : given) bindings[value] = {};
+  plan_ = std::make_unique<ExecutionPlan>(wanted_, bindings, &graph);
+  refuse_missing(plan_->missing(), wanted_);
+  throw_unsupported(plan_->unsupported());
+}
+
+GraphPart::~GraphPart() = default;
+GraphPart::GraphPart(GraphPart&&) noexcept = default;
+GraphPart& GraphPart::operator=(GraphPart&&) noexcept = default;
+
+std::vector<RuntimeValue> GraphPart::run(const Bindings& given, const RunOptions& options) const {
+  Frame frame;
+  double elements = 1;
+  for (const auto& [value, data] : given) {
+    if (data.tensor() != nullptr) elements += static_cast<double>(data.tensor()->size());
+    frame.set(value, data);
+  }
+  plan_->threads().run(elements, [&] { Execution(*plan_, options, frame).run_steps(); });
+  std::vector<RuntimeValue> results;
+  for (const Value* value : wanted_) results.push_back(frame.get(value));
+  return results;
+}
+
+std::vector<const Node*> GraphPart::nodes() const {
+  std::vector<const Node*> nodes;
+  for (const ExecutionPlan::Step& step : plan_->steps()) nodes.push_back(step.node);
+  return nodes;
+}
+
 std::vector<RuntimeValue> evaluate(std::span<const Value* const> wanted, const Bindings& bindings,
                                    const RunOptions& options) {
   const ExecutionPlan plan(wanted, bindings, nullptr);
-  if (!plan.missing().empty()) {
-    std::string names;
-    for (const Value* value : plan.missing()) names += (names.empty() ? "'" : ", '") + value->name() + "'";
-    throw_error(ErrorCode::InvalidArgument, "evaluating '", wanted.front()->name(), "' needs the inputs ",
-                names);
-  }
+  refuse_missing(plan.missing(), wanted);
   throw_unsupported(plan.unsupported());
   Frame frame;
   for (const auto& [value, data] : bindings) frame.set(value, data);

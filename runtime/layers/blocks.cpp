@@ -6,6 +6,7 @@
 #include "ir/error.h"
 #include "ir/schema.h"
 #include "runtime/decoder/program.h"
+#include "runtime/layers/narrow_places.h"
 
 namespace quern::runtime {
 namespace {
@@ -14,11 +15,6 @@ constexpr std::string_view kExitPrefix = "exit_logits.";
 
 bool is_attention(const Node& node) {
   return node.is("CachedAttention", kQuernDomain);
-}
-
-bool is_skip_norm(const Node& node) {
-  return node.domain() == kMicrosoftDomain &&
-         (node.op() == "SkipSimplifiedLayerNormalization" || node.op() == "SkipLayerNormalization");
 }
 
 const GraphOutput* find_output(const Graph& graph, const std::string& name) {
@@ -41,33 +37,11 @@ std::set<const Value*> depending_on_tokens(const Graph& graph) {
   return found;
 }
 
-std::set<const Node*> ancestors(const Value* value) {
-  std::set<const Node*> found;
-  std::vector<const Value*> pending = {value};
-  while (!pending.empty()) {
-    const Node* node = pending.back()->producer();
-    pending.pop_back();
-    if (node == nullptr || !found.insert(node).second) continue;
-    for (const Value* input : node->inputs()) {
-      if (input != nullptr) pending.push_back(input);
-    }
-  }
-  return found;
-}
-
 // The way from the tokens to the logits, cut into what lies between its narrowest places.
 class Search {
  public:
   Search(const Graph& graph, const Value* logits, const std::set<const Value*>& of_tokens)
-      : of_tokens_(of_tokens), logits_(logits) {
-    needed_ = ancestors(logits);
-    for (Node* node : graph.nodes()) {
-      if (!needed_.contains(node)) continue;
-      const bool flows = std::any_of(node->outputs().begin(), node->outputs().end(),
-                                     [&](const Value* v) { return of_tokens.contains(v); });
-      if (flows) order_.push_back(node);
-    }
-  }
+      : places_(graph, logits, of_tokens) {}
 
   // Boundaries before every layer and behind the last one.
   std::vector<LayerBoundary> run() {
@@ -75,7 +49,7 @@ class Search {
     LayerBoundary last;
     int64_t layer = 0;
     bool fresh = false;  // `last` lies behind the attention before
-    for (Node* node : order_) {
+    for (Node* node : places_.order()) {
       if (is_attention(*node)) {
         if (!fresh) unsupported(*node, layer);
         boundaries.push_back(last);
@@ -83,7 +57,7 @@ class Search {
         ++layer;
         fresh = false;
       }
-      if (const LayerBoundary here = cut_at(*node); here.node != nullptr && is_stream(*node, layer)) {
+      if (const LayerBoundary here = places_.at(*node); here.node != nullptr && is_stream(*node, layer)) {
         last = here;
         fresh = true;
       }
@@ -98,59 +72,19 @@ class Search {
   }
 
  private:
-  // Where the final norm is computed with the last sum, the norm alone goes on. Where layers end with norms
-  // (post-norm), it is the stream.
-  static void part_final_norm(std::vector<LayerBoundary>& boundaries) {
-    LayerBoundary& last = boundaries.back();
-    if (!is_skip_norm(*last.node) || last.stream != last.node->output(0)) return;
-    for (size_t i = 1; i + 1 < boundaries.size(); ++i) {
-      if (is_skip_norm(*boundaries[i].node) && boundaries[i].stream == boundaries[i].node->output(0)) return;
-    }
-    last.normed = last.stream;
-    last.stream = last.node->output(3);
-  }
-
   [[noreturn]] static void unsupported(const Node& node, int64_t layer) {
     throw_error(ErrorCode::Unsupported, describe(node), ": layer ", layer,
                 " gets more than one value of those before it, so that none can be left out");
   }
 
-  bool flows(const Value* value) const { return value != nullptr && of_tokens_.contains(value); }
-
   // Behind the first attention a layer ends with a sum; what comes before it is an embedding.
   bool is_stream(const Node& node, int64_t layer) const {
     if (layer == 0) return true;
     if (is_skip_norm(node)) return true;
-    return node.op() == "Add" && flows(node.input(0)) && flows(node.input(1));
+    return node.op() == "Add" && places_.flows(node.input(0)) && places_.flows(node.input(1));
   }
 
-  // What is used later, of all that is computed up to this node, if the node alone computes it.
-  LayerBoundary cut_at(Node& node) {
-    for (const Value* input : node.inputs()) {
-      if (!flows(input)) continue;
-      const auto open = open_.find(input);
-      if (open != open_.end() && --open->second == 0) open_.erase(open);
-    }
-    std::vector<Value*> mine;
-    for (Value* output : node.outputs()) {
-      if (!flows(output)) continue;
-      int64_t uses = output == logits_ ? 1 : 0;
-      for (const Use& use : output->uses()) uses += needed_.contains(use.node) ? 1 : 0;
-      if (uses == 0) continue;
-      open_[output] = uses;
-      mine.push_back(output);
-    }
-    if (open_.size() != mine.size()) return {};
-    if (mine.size() == 1) return {&node, mine[0], nullptr};
-    if (is_skip_norm(node) && mine.size() == 2 && mine[1] == node.output(3)) return {&node, mine[1], mine[0]};
-    return {};
-  }
-
-  const std::set<const Value*>& of_tokens_;
-  const Value* logits_;
-  std::set<const Node*> needed_;
-  std::vector<Node*> order_;
-  std::map<const Value*, int64_t> open_;  // values that are used later, and how often
+  NarrowPlaces places_;
 };
 
 }  // namespace

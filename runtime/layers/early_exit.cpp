@@ -6,6 +6,7 @@
 
 #include "ir/error.h"
 #include "runtime/layers/blocks.h"
+#include "runtime/layers/exit_confidence.h"
 
 namespace quern::runtime {
 namespace {
@@ -19,44 +20,6 @@ constexpr int segment_entry(size_t exits_passed) {
 }
 constexpr int fill_entry(size_t exit) {
   return static_cast<int>(2 * exit + 2);
-}
-
-std::vector<int64_t> layers_in_use(const Graph& graph, const ExitRule& rule, int64_t layers) {
-  std::vector<int64_t> there = exits_of(graph);
-  std::erase_if(there, [&](int64_t layer) { return layer >= layers; });
-  if (there.empty()) {
-    throw_error(ErrorCode::InvalidArgument,
-                "the model has no exit heads; `quern convert --exit-heads` inserts them");
-  }
-  if (rule.layers.empty()) return there;
-  for (const int64_t layer : rule.layers) {
-    if (std::find(there.begin(), there.end(), layer) == there.end())
-      throw_error(ErrorCode::InvalidArgument, "the model has no exit head behind layer ", layer);
-  }
-  if (!std::is_sorted(rule.layers.begin(), rule.layers.end()))
-    throw_error(ErrorCode::InvalidArgument, "exits must be given in the order of their layers");
-  return rule.layers;
-}
-
-struct Likeliest {
-  double first = 0, second = 0, entropy = 0;  // probabilities; nats
-};
-
-Likeliest likeliest(std::span<const float> logits) {
-  const float top = *std::max_element(logits.begin(), logits.end());
-  double sum = 0, weighted = 0, second = 0;
-  bool seen_top = false;
-  for (const float logit : logits) {
-    const double d = static_cast<double>(logit) - top, e = std::exp(d);
-    sum += e;
-    weighted += e > 0 ? e * d : 0;
-    if (logit == top && !seen_top) {
-      seen_top = true;
-    } else {
-      second = std::max(second, e);
-    }
-  }
-  return {1 / sum, second / sum, std::log(sum) - weighted / sum};
 }
 
 double cosine(std::span<const float> a, std::span<const float> b) {
@@ -116,7 +79,7 @@ std::shared_ptr<const Program> compile_early_exit(const Graph& graph, const Exit
   const std::unique_ptr<Graph> copy = graph.clone();
   LayerBuilder builder(*copy);
   const int64_t layers = builder.layers();
-  const std::vector<int64_t> exits = layers_in_use(graph, rule, layers);
+  const std::vector<int64_t> exits = exits_in_use(graph, rule, layers);
   const bool saturation = rule.confidence == ExitConfidence::Saturation;
   ProgramOptions options{.entries = {{"logits"}}, .starts = {""}};
   Value* rows = builder.given(kRows);
@@ -161,7 +124,7 @@ std::shared_ptr<const Program> compile_early_exit(const Graph& graph, const Exit
 EarlyExitDecoder::EarlyExitDecoder(Session& session, const Graph& graph, const ExitRule& rule)
     : session_(session), rule_(rule) {
   const int64_t layers = find_layers(graph).layers();
-  rule_.layers = layers_in_use(graph, rule, layers);
+  rule_.layers = exits_in_use(graph, rule, layers);
   const bool classifies = rule.confidence == ExitConfidence::Classifier;
   if (classifies && rule.classifiers.size() != exits()) {
     throw_error(ErrorCode::InvalidArgument, rule.classifiers.size(), " classifiers for ", exits(), " exits");
@@ -196,10 +159,7 @@ double EarlyExitDecoder::confidence(size_t exit, size_t index) const {
     default:
       break;
   }
-  const Likeliest found = likeliest(logits);
-  if (rule_.confidence == ExitConfidence::MaxProbability) return found.first;
-  if (rule_.confidence == ExitConfidence::Margin) return found.first - found.second;
-  return 1 - found.entropy / std::log(static_cast<double>(std::max<size_t>(2, logits.size())));
+  return confidence_of(rule_.confidence, logits);
 }
 
 void EarlyExitDecoder::run_entry(std::span<const SequenceStep> steps, const Group& group, int entry) {

@@ -1,0 +1,202 @@
+#include "runtime/layers/encoder_layers.h"
+
+#include <algorithm>
+
+#include "ir/error.h"
+#include "ir/schema.h"
+#include "runtime/layers/narrow_places.h"
+
+namespace quern::runtime {
+namespace {
+
+const GraphOutput& logits_of(const Graph& graph) {
+  const GraphOutput* found = nullptr;
+  for (const GraphOutput& output : graph.outputs()) {
+    if (output.name == "logits") {
+      found = &output;
+      break;
+    }
+    if (found == nullptr && is_floating(output.value->dtype())) found = &output;
+  }
+  if (found == nullptr || !found->value->has_shape() || found->value->shape().size() != 2) {
+    throw_error(ErrorCode::Unsupported, "graph '", graph.name(), "' gives no logits [batch, classes]",
+                found == nullptr ? std::string()
+                                 : concat(" ('", found->name, "' is ", to_string(found->value->type()), ")"),
+                ": it is no classifier");
+  }
+  return *found;
+}
+
+bool reads(const Node& node, const std::set<const Value*>& values) {
+  return std::any_of(node.inputs().begin(), node.inputs().end(),
+                     [&](const Value* input) { return values.contains(input); });
+}
+
+void add_outputs(const Node& node, std::set<const Value*>& values) {
+  for (const Value* output : node.outputs()) {
+    if (output != nullptr) values.insert(output);
+  }
+}
+
+// The rows of a table that the tokens choose: ids as they are or by arithmetic, not their shape, which
+// positions are made of.
+bool looks_up(const Node& node, const std::set<const Value*>& of_ids) {
+  const bool embedding = node.is("Embedding", kQuernDomain);
+  if (!embedding && !(node.is("Gather") && node.int_attribute("axis", 0) == 0)) return false;
+  const Value* table = node.input(0);
+  return of_ids.contains(node.input(1)) && !of_ids.contains(table) &&
+         (embedding || is_floating(table->dtype())) && table->has_shape() && table->shape().size() == 2;
+}
+
+// Fills flowing and ids.
+void follow_tokens(const Graph& graph, EncoderLayers& layers) {
+  std::map<const Value*, Value*> input_of;  // the graph input that a value is made of
+  std::set<const Value*> of_ids;
+  for (Value* input : graph.inputs()) {
+    if (!is_integer(input->dtype())) continue;
+    of_ids.insert(input);
+    input_of[input] = input;
+  }
+  int64_t largest = 0;
+  for (const Node* node : graph.nodes()) {
+    if (reads(*node, layers.flowing)) {
+      add_outputs(*node, layers.flowing);
+    } else if (looks_up(*node, of_ids)) {
+      add_outputs(*node, layers.flowing);
+      // Token types are looked up, too, in a smaller table.
+      const int64_t rows = node->input(0)->shape()[0].as_constant().value_or(0);
+      if (layers.ids == nullptr || rows > largest) layers.ids = input_of.at(node->input(1));
+      largest = std::max(largest, rows);
+    } else if (reads(*node, of_ids) && !node->is("Shape") && !node->is("Size")) {
+      add_outputs(*node, of_ids);
+      for (const Value* input : node->inputs()) {
+        const auto found = input_of.find(input);
+        if (found == input_of.end()) continue;
+        for (const Value* output : node->outputs()) input_of.emplace(output, found->second);
+        break;
+      }
+    }
+  }
+  if (layers.ids == nullptr) {
+    throw_error(ErrorCode::Unsupported, "graph '", graph.name(),
+                "' looks up no tokens that are its input: it is no encoder of text");
+  }
+}
+
+bool mixes_tokens(const Node& node) {
+  if (node.op() == "Attention" || node.is("MultiHeadAttention", kMicrosoftDomain)) return true;
+  if (!node.is("Softmax") || node.output() == nullptr || !node.output()->has_shape()) return false;
+  return node.output()->shape().size() == 4;
+}
+
+bool is_stream(const LayerBoundary& place) {
+  const Value* value = place.stream;
+  return value->has_shape() && value->shape().size() == 3;
+}
+
+// Behind the last layer come the final norm and the head. The stream ends like those of the other layers do.
+LayerBoundary choose_last(const std::vector<LayerBoundary>& places,
+                          const std::vector<LayerBoundary>& before) {
+  if (places.empty()) return {};
+  if (before.size() < 2) return places.back();
+  const auto found = std::find_if(places.rbegin(), places.rend(), [&](const LayerBoundary& place) {
+    return place.node->op() == before.back().node->op();
+  });
+  return found != places.rend() ? *found : places.back();
+}
+
+void cut(const Graph& graph, EncoderLayers& layers) {
+  NarrowPlaces places(graph, layers.logits->value, layers.flowing);
+  std::vector<LayerBoundary> since;  // the last attention
+  for (Node* node : places.order()) {
+    if (mixes_tokens(*node)) {
+      if (since.empty()) {
+        throw_error(ErrorCode::Unsupported, describe(*node), ": layer ", layers.attentions.size(),
+                    " gets more than one value of those before it, so that none can be left out");
+      }
+      layers.boundaries.push_back(since.back());
+      layers.attentions.push_back(node);
+      since.clear();
+    }
+    const LayerBoundary here = places.at(*node);
+    if (here.node != nullptr && is_stream(here)) since.push_back(here);
+  }
+  if (layers.attentions.empty())
+    throw_error(ErrorCode::Unsupported, "graph '", graph.name(),
+                "' has no attention that leads to its logits");
+  const LayerBoundary last = choose_last(since, layers.boundaries);
+  if (last.node == nullptr)
+    throw_error(ErrorCode::Unsupported, "graph '", graph.name(), "': no single value ends its last layer");
+  layers.boundaries.push_back(last);
+  part_final_norm(layers.boundaries);
+}
+
+}  // namespace
+
+Value* EncoderLayers::final_stream() const {
+  const LayerBoundary& last = boundaries.back();
+  return last.stream != nullptr ? last.stream : last.normed;
+}
+
+EncoderLayers find_encoder_layers(const Graph& graph) {
+  EncoderLayers layers;
+  layers.logits = &logits_of(graph);
+  follow_tokens(graph, layers);
+  cut(graph, layers);
+  return layers;
+}
+
+int64_t stream_width(const EncoderLayers& layers) {
+  const Value& stream = *layers.at(0).stream;
+  const auto width = stream.shape().back().as_constant();
+  if (!width) throw_error(ErrorCode::Unsupported, "the width of '", stream.name(), "' is not known");
+  return *width;
+}
+
+void FlowCopy::put_at(const LayerBoundary& boundary, Value* stream) {
+  if (boundary.stream != nullptr) put(stream, boundary.stream);
+  if (boundary.normed == nullptr) return;
+  const Node& skip = *boundary.node;
+  const bool rms = skip.op() == "SkipSimplifiedLayerNormalization";
+  NodeSpec spec;
+  spec.op = rms ? "RMSNormalization" : "LayerNormalization";
+  spec.name = skip.name() + ".alone";
+  spec.inputs = {stream, skip.input(2)};
+  if (!rms && skip.input(3) != nullptr) spec.inputs.push_back(skip.input(3));
+  spec.attributes = {{"epsilon", skip.float_attribute("epsilon", 1e-12f)}, {"axis", int64_t{-1}}};
+  spec.outputs = {OutputSpec{.name = {}, .type = boundary.normed->type()}};
+  put(rewriter_.add_node(std::move(spec))->output(), boundary.normed);
+}
+
+Value* FlowCopy::of(Value* value) {
+  if (value == nullptr || !layers_.flowing.contains(value)) return value;
+  if (const auto found = copies_.find(value); found != copies_.end()) return found->second;
+  const Node& node = *value->producer();
+  NodeSpec spec{.op = node.op(), .domain = node.domain(), .opset = node.opset(), .name = node.name()};
+  bool flows = false;
+  for (Value* input : node.inputs()) {
+    flows = flows || layers_.flowing.contains(input);
+    spec.inputs.push_back(of(input));
+  }
+  // A lookup begins the flow: a copy from a boundary on never gets there.
+  if (!flows)
+    throw_error(ErrorCode::Internal, "'", value->name(), "' is needed beside the stream between the layers");
+  spec.attributes = node.attributes();
+  spec.outputs.clear();
+  for (const Value* output : node.outputs()) {
+    spec.outputs.push_back(output != nullptr ? OutputSpec{.name = {}, .type = output->type()}
+                                             : OutputSpec::omitted());
+  }
+  const Node* made = rewriter_.add_node(std::move(spec));
+  for (size_t i = 0; i < node.outputs().size(); ++i) {
+    if (node.output(i) != nullptr) copies_[node.output(i)] = made->output(i);
+  }
+  return copies_.at(value);
+}
+
+Value* FlowCopy::made(const Value* value) const {
+  const auto found = copies_.find(value);
+  return found != copies_.end() ? found->second : nullptr;
+}
+
+}  // namespace quern::runtime
