@@ -8,6 +8,8 @@
 #include "formats/safetensors/safetensors.h"
 #include "ir/rewriter.h"
 #include "ir/schema.h"
+#include "passes/exits/encoder_head.h"
+#include "passes/exits/exit_weights.h"
 #include "runtime/layers/blocks.h"
 
 namespace quern::passes {
@@ -29,30 +31,11 @@ std::vector<int64_t> parse_layers(const std::string& text) {
   return {layers.begin(), layers.end()};
 }
 
-// The layers that a file has tensors of.
-std::vector<int64_t> layers_of(const safetensors::File& file) {
-  std::set<int64_t> layers;
-  for (const auto& [name, tensor] : file.tensors) {
-    constexpr std::string_view kPrefix = "exits.";
-    int64_t layer = 0;
-    if (!name.starts_with(kPrefix)) continue;
-    const char* begin = name.data() + kPrefix.size();
-    const auto [at, error] = std::from_chars(begin, name.data() + name.size(), layer);
-    if (error == std::errc() && *at == '.' && layer > 0) layers.insert(layer);
-  }
-  return {layers.begin(), layers.end()};
+bool has_cache(const Graph& graph) {
+  const std::vector<Node*>& nodes = graph.nodes();
+  return std::any_of(nodes.begin(), nodes.end(),
+                     [](const Node* node) { return node->is("CachedAttention", kQuernDomain); });
 }
-
-bool is_norm(const Node& node) {
-  return node.op() == "RMSNormalization" || node.op() == "LayerNormalization" ||
-         node.op() == "SimplifiedLayerNormalization" || node.op() == "SkipSimplifiedLayerNormalization" ||
-         node.op() == "SkipLayerNormalization";
-}
-
-// One exit's own weights; what is not there is shared with the final norm.
-struct ExitWeights {
-  std::optional<Tensor> norm, norm_bias, down, up;
-};
 
 class Inserter {
  public:
@@ -62,12 +45,13 @@ class Inserter {
   int64_t layers() const { return builder_.layers(); }
 
   void add(int64_t layer) {
-    const ExitWeights own = weights_of(layer);
+    ExitWeights own;
+    if (file_ != nullptr) own = read_exit_weights(*file_, layer, head_, width_);
     Value* x = builder_.at_head(builder_.stream(layer));
     const std::string name = runtime::exit_output(layer);
     if (own.down) x = adapter(layer, own, x);
     Value* logits = builder_.logits(x);
-    if (own.norm || head_ != "shared") own_norm(layer, own, norm_of(logits, x));
+    if (own.norm || head_ != "shared") give_own_norm(builder_.rewriter(), layer, own, norm_of(logits, x));
     builder_.output(logits, name);
   }
   void commit() { builder_.commit(); }
@@ -83,75 +67,18 @@ class Inserter {
     return *width;
   }
 
-  ExitWeights weights_of(int64_t layer) const {
-    ExitWeights own;
-    if (file_ == nullptr) return own;
-    const auto find = [&](const char* part, int64_t last) {
-      const std::string name = concat("exits.", layer, ".", part);
-      const auto found = file_->tensors.find(name);
-      if (found == file_->tensors.end()) return std::optional<Tensor>();
-      const Shape& shape = found->second.shape();
-      if (shape.empty() || (last > 0 ? shape.back() : shape.front()) != width_) {
-        throw_error(ErrorCode::InvalidArgument, "'", name, "' has shape ", to_string(shape),
-                    "; the model's width is ", width_);
-      }
-      return std::optional<Tensor>(found->second);
-    };
-    if (head_ != "shared") {
-      own.norm = find("norm.weight", 1);
-      own.norm_bias = find("norm.bias", 1);
-    }
-    if (head_ != "adapter") return own;
-    own.down = find("adapter.down.weight", 1);
-    own.up = find("adapter.up.weight", 0);
-    if (own.down.has_value() != own.up.has_value() ||
-        (own.down && own.down->dim(0) != own.up->shape().back())) {
-      throw_error(ErrorCode::InvalidArgument, "exits.", layer,
-                  ".adapter needs down.weight [R, C] and up.weight [C, R] of one R");
-    }
-    return own;
-  }
-
-  Value* node(std::string op, std::string domain, std::vector<Value*> inputs, const std::string& name) {
-    NodeSpec spec{
-        .op = std::move(op), .domain = std::move(domain), .name = name, .inputs = std::move(inputs)};
-    spec.outputs = {OutputSpec{.name = name}};
-    return builder_.rewriter().add_node(std::move(spec))->output();
-  }
-
   Value* adapter(int64_t layer, const ExitWeights& own, Value* x) {
-    const std::string name = concat("exits.", layer, ".adapter");
-    const std::string domain(kQuernDomain);
-    Rewriter& rewriter = builder_.rewriter();
-    Value* down =
-        node("Linear", domain, {x, rewriter.add_constant(*own.down, name + ".down.weight")}, name + ".down");
-    Value* inner = node("Swish", "", {down}, name + ".act");
-    Value* up =
-        node("Linear", domain, {inner, rewriter.add_constant(*own.up, name + ".up.weight")}, name + ".up");
-    return builder_.same_rows(node("Add", "", {x, up}, name + ".add"), x);
+    return builder_.same_rows(add_adapter(builder_.rewriter(), layer, own, x), x);
   }
 
   // The norm through which the logits are made of x.
   static Node* norm_of(const Value* logits, const Value* x) {
-    for (const Value* value = logits; value != nullptr && value != x;) {
-      Node* node = value->producer();
-      if (node == nullptr) break;
-      if (is_norm(*node)) return node;
-      value = node->input(0);
+    Node* norm = norm_between(logits, x);
+    if (norm == nullptr) {
+      throw_error(ErrorCode::Unsupported,
+                  "insert-exit-heads: the head reads no norm of the stream; only head=shared is possible");
     }
-    throw_error(ErrorCode::Unsupported,
-                "insert-exit-heads: the head reads no norm of the stream; only head=shared is possible");
-  }
-
-  void own_norm(int64_t layer, const ExitWeights& own, Node* norm) {
-    Rewriter& rewriter = builder_.rewriter();
-    for (const auto& [input, given, part] : {std::tuple{size_t{1}, own.norm, "norm.weight"},
-                                             std::tuple{size_t{2}, own.norm_bias, "norm.bias"}}) {
-      const Value* shared = norm->input(input);
-      if (shared == nullptr || shared->tensor() == nullptr) continue;
-      const Tensor& tensor = given ? *given : *shared->tensor();
-      rewriter.set_input(norm, input, rewriter.add_constant(tensor, concat("exits.", layer, ".", part)));
-    }
+    return norm;
   }
 
   runtime::LayerBuilder builder_;
@@ -163,16 +90,52 @@ class Inserter {
 }  // namespace
 
 InsertExitHeads::InsertExitHeads()
-    : Pass("insert-exit-heads", "add heads that give a decoder's logits after some of its layers") {
+    : Pass("insert-exit-heads", "add heads that give a model's logits after some of its layers") {
   option("layers", &layers_,
          "After how many layers: numbers such as 2,4,6. Empty: those that the weights have.");
   option("head", &head_,
-         "What a head consists of: the final norm and head, its own norm before the final head, or also an "
-         "adapter before that norm.",
+         "What a head consists of: the final norm and head, its own norm before the final head, or also "
+         "whatever else the weights have: an adapter before that norm, and of encoders a pooler and a "
+         "classifier "
+         "of its own.",
          {"shared", "norm", "adapter"});
   option("weights", &weights_,
-         "A safetensors file with trained norms and adapters. Empty: norms begin as the final one, and there "
-         "are no adapters.");
+         "A safetensors file with trained norms and adapters (of encoders: poolers and classifiers). Empty: "
+         "norms begin as the final one, and there are no adapters.");
+}
+
+bool InsertExitHeads::add_to_decoder(Graph& graph, const std::vector<int64_t>& layers,
+                                     const safetensors::File* file, PassContext& context,
+                                     PassReport& report) const {
+  try {
+    runtime::find_layers(graph);
+  } catch (const Error& error) {
+    if (context.explain) report.failures.push_back({"the graph", error.message()});
+    return false;
+  }
+  Inserter inserter(graph, file, head_);
+  for (const int64_t layer : layers) {
+    if (layer >= inserter.layers()) {
+      throw_error(ErrorCode::InvalidArgument, "insert-exit-heads: an exit behind layer ", layer,
+                  " of a model of ", inserter.layers(), " layers");
+    }
+    inserter.add(layer);
+  }
+  inserter.commit();
+  return true;
+}
+
+bool InsertExitHeads::add_to_encoder(Graph& graph, const std::vector<int64_t>& layers,
+                                     const safetensors::File* file, PassContext& context,
+                                     PassReport& report) const {
+  try {
+    find_encoder_head(runtime::find_encoder_layers(graph));
+  } catch (const Error& error) {
+    if (context.explain) report.failures.push_back({"the graph", error.message()});
+    return false;
+  }
+  add_encoder_exits(graph, layers, head_, file);
+  return true;
 }
 
 PassReport InsertExitHeads::run(Graph& graph, PassContext& context) {
@@ -190,21 +153,10 @@ PassReport InsertExitHeads::run(Graph& graph, PassContext& context) {
   std::erase_if(layers,
                 [&](int64_t layer) { return std::find(there.begin(), there.end(), layer) != there.end(); });
   if (layers.empty()) return report;
-  try {
-    runtime::find_layers(graph);
-  } catch (const Error& error) {
-    if (context.explain) report.failures.push_back({"the graph", error.message()});
-    return report;
-  }
-  Inserter inserter(graph, file ? &*file : nullptr, head_);
-  for (const int64_t layer : layers) {
-    if (layer >= inserter.layers()) {
-      throw_error(ErrorCode::InvalidArgument, "insert-exit-heads: an exit behind layer ", layer,
-                  " of a model of ", inserter.layers(), " layers");
-    }
-    inserter.add(layer);
-  }
-  inserter.commit();
+  const bool added = has_cache(graph)
+                         ? add_to_decoder(graph, layers, file ? &*file : nullptr, context, report)
+                         : add_to_encoder(graph, layers, file ? &*file : nullptr, context, report);
+  if (!added) return report;
   report.changes = static_cast<int64_t>(layers.size());
   report.notes.push_back(concat("added ", layers.size(), " exit heads"));
   return report;
