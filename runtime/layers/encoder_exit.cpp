@@ -87,30 +87,75 @@ EarlyExitEncoder::EarlyExitEncoder(std::shared_ptr<const Graph> graph, const Exi
   statistics_.tokens.resize(statistics_.exit_after.size());
 }
 
-void EarlyExitEncoder::make_parts() {
-  const std::vector<Value*>& inputs = graph_->inputs();
-  std::vector<const Value*> given(inputs.begin(), inputs.end());
-  std::vector<const Value*> before;
+std::vector<const Value*> EarlyExitEncoder::stream_behind(size_t part) const {
+  return part < exits() ? values_at(layers_.at(rule_.layers[part])) : std::vector<const Value*>();
+}
+
+// A value with one row for each sequence, or none of them: then its rows, or it itself, serve those that are
+// left. Shapes as numbers do not: they hold how many sequences there are.
+bool EarlyExitEncoder::can_be_carried(const Value& value) const {
+  if (!value.has_shape() || value.shape().empty()) return false;
+  const Dim& first = value.shape().front();
+  return first == layers_.ids->shape().front() || (first.is_constant() && !is_integer(value.dtype()));
+}
+
+// Parts as if nothing but the stream were handed on: what several of them compute.
+void EarlyExitEncoder::find_carried() {
+  carried_.resize(exits() + 1);
+  std::map<const Node*, size_t> first;  // part that computes a node
   for (size_t i = 0; i <= exits(); ++i) {
-    const bool last = i == exits();
-    std::vector<const Value*> wanted = {last ? layers_.logits->value
-                                             : output_value(*graph_, exit_output(rule_.layers[i]))};
-    if (!last) {
-      handed_on_.push_back(values_at(layers_.at(rule_.layers[i])));
-      wanted.insert(wanted.end(), handed_on_.back().begin(), handed_on_.back().end());
+    std::vector<const Value*> given = inputs_;
+    if (i > 0) {
+      const std::vector<const Value*> stream = stream_behind(i - 1);
+      given.insert(given.end(), stream.begin(), stream.end());
     }
+    const std::vector<const Node*> nodes = GraphPart(*graph_, given, made_[i]).nodes();
+    for (const Node* node : nodes) first.emplace(node, i);
+    for (const Node* node : nodes) {
+      if (first.at(node) != i) continue;
+      for (const Value* input : node->inputs()) {
+        if (input == nullptr || !layers_.shaped.contains(input)) continue;
+        const size_t made = first.at(input->producer());
+        std::vector<const Value*>& carried = carried_[made];
+        if (made == i || std::find(carried.begin(), carried.end(), input) != carried.end()) continue;
+        if (!can_be_carried(*input)) {
+          throw_error(ErrorCode::Unsupported, describe(*node), " needs '", input->name(), "' (",
+                      to_string(input->type()), ") of the layers before the exit behind layer ",
+                      rule_.layers[i - 1], ", which depends on how many sequences there are");
+        }
+        carried.push_back(input);
+      }
+    }
+  }
+}
+
+void EarlyExitEncoder::make_parts() {
+  inputs_.assign(graph_->inputs().begin(), graph_->inputs().end());
+  for (size_t i = 0; i <= exits(); ++i) {
+    made_.push_back(
+        {i == exits() ? layers_.logits->value : output_value(*graph_, exit_output(rule_.layers[i]))});
+    const std::vector<const Value*> stream = stream_behind(i);
+    made_.back().insert(made_.back().end(), stream.begin(), stream.end());
+  }
+  find_carried();
+  std::vector<const Value*> given = inputs_;
+  for (size_t i = 0; i <= exits(); ++i) {
+    made_[i].insert(made_[i].end(), carried_[i].begin(), carried_[i].end());
     std::vector<const Value*> all = given;
-    all.insert(all.end(), before.begin(), before.end());
-    parts_.emplace_back(*graph_, all, wanted);
-    if (!last) before = handed_on_.back();
+    if (i > 0) {
+      const std::vector<const Value*> stream = stream_behind(i - 1);
+      all.insert(all.end(), stream.begin(), stream.end());
+    }
+    parts_.emplace_back(*graph_, all, made_[i]);
+    given.insert(given.end(), carried_[i].begin(), carried_[i].end());
   }
 }
 
 // Drops the rows of sequences that have left.
 void EarlyExitEncoder::keep(Going& going, const std::vector<int64_t>& rows) const {
   for (auto& [value, data] : going.values) {
-    const bool is_input = value->producer() == nullptr;
-    if (data.tensor() == nullptr || (is_input && !has_batch(*value))) continue;
+    const bool stands = layers_.flowing.contains(value) || has_batch(*value);
+    if (data.tensor() == nullptr || !stands) continue;
     data = take_rows(*data.tensor(), rows);
   }
   std::vector<size_t> left;
@@ -151,10 +196,10 @@ std::span<const EarlyExitEncoder::Result> EarlyExitEncoder::run(const NamedValue
   results_.assign(going.sequences.size(), {});
   for (size_t exit = 0; !going.sequences.empty(); ++exit) {
     std::vector<RuntimeValue> made = parts_[exit].run(going.values, options);
-    for (size_t i = 1; i < made.size(); ++i) going.values[handed_on_[exit][i - 1]] = made[i].dense();
+    for (size_t i = 1; i < made.size(); ++i) going.values[made_[exit][i]] = made[i].dense();
     if (exit > 0) {
       // What stood before this part is not needed any more.
-      for (const Value* old : handed_on_[exit - 1]) going.values.erase(old);
+      for (const Value* old : stream_behind(exit - 1)) going.values.erase(old);
     }
     leave(exit, dense_floats(made.front()), going);
     if (exit == exits()) break;

@@ -41,8 +41,10 @@ class EarlyExitEncoder {
 
  private:
   size_t exits() const { return rule_.layers.size(); }
+  std::vector<const Value*> stream_behind(size_t part) const;
+  bool can_be_carried(const Value& value) const;
+  void find_carried();
   void make_parts();
-  Bindings check(const NamedValues& inputs);
   // Of each sequence that is on its way: what it goes on from.
   struct Going {
     std::vector<size_t> sequences;
@@ -55,7 +57,11 @@ class EarlyExitEncoder {
   ExitRule rule_;
   EncoderLayers layers_;
   std::vector<GraphPart> parts_;
-  std::vector<std::vector<const Value*>> handed_on_;  // by each part but the last, behind its logits
+  std::vector<const Value*> inputs_;
+  // What later parts need of earlier ones beside the stream: expanded masks and the like, by the part that
+  // computes them.
+  std::vector<std::vector<const Value*>> carried_;
+  std::vector<std::vector<const Value*>> made_;  // by each part, its logits first
   std::vector<Result> results_;
   ExitStatistics statistics_;
 };

@@ -38,9 +38,15 @@ void add_outputs(const Node& node, std::set<const Value*>& values) {
   }
 }
 
+// com.microsoft's operator that looks ids up, adds positions and types, and normalizes.
+bool is_embed_norm(const Node& node) {
+  return node.is("EmbedLayerNormalization", kMicrosoftDomain);
+}
+
 // The rows of a table that the tokens choose: ids as they are or by arithmetic, not their shape, which
 // positions are made of.
 bool looks_up(const Node& node, const std::set<const Value*>& of_ids) {
+  if (is_embed_norm(node)) return of_ids.contains(node.input(0));
   const bool embedding = node.is("Embedding", kQuernDomain);
   if (!embedding && !(node.is("Gather") && node.int_attribute("axis", 0) == 0)) return false;
   const Value* table = node.input(0);
@@ -48,40 +54,63 @@ bool looks_up(const Node& node, const std::set<const Value*>& of_ids) {
          (embedding || is_floating(table->dtype())) && table->has_shape() && table->shape().size() == 2;
 }
 
-// Fills flowing and ids.
-void follow_tokens(const Graph& graph, EncoderLayers& layers) {
-  std::map<const Value*, Value*> input_of;  // the graph input that a value is made of
-  std::set<const Value*> of_ids;
-  for (Value* input : graph.inputs()) {
-    if (!is_integer(input->dtype())) continue;
-    of_ids.insert(input);
-    input_of[input] = input;
+// Finds flowing, shaped and ids.
+class TokenFlow {
+ public:
+  TokenFlow(const Graph& graph, EncoderLayers& layers) : layers_(layers) {
+    for (Value* input : graph.inputs()) {
+      if (is_integer(input->dtype())) add_of_ids(input, input);
+    }
+    for (const Node* node : graph.nodes()) visit(*node);
+    if (layers.ids == nullptr) {
+      throw_error(ErrorCode::Unsupported, "graph '", graph.name(),
+                  "' looks up no tokens that are its input: it is no encoder of text");
+    }
   }
-  int64_t largest = 0;
-  for (const Node* node : graph.nodes()) {
-    if (reads(*node, layers.flowing)) {
-      add_outputs(*node, layers.flowing);
-    } else if (looks_up(*node, of_ids)) {
-      add_outputs(*node, layers.flowing);
-      // Token types are looked up, too, in a smaller table.
-      const int64_t rows = node->input(0)->shape()[0].as_constant().value_or(0);
-      if (layers.ids == nullptr || rows > largest) layers.ids = input_of.at(node->input(1));
-      largest = std::max(largest, rows);
-    } else if (reads(*node, of_ids) && !node->is("Shape") && !node->is("Size")) {
-      add_outputs(*node, of_ids);
-      for (const Value* input : node->inputs()) {
-        const auto found = input_of.find(input);
-        if (found == input_of.end()) continue;
-        for (const Value* output : node->outputs()) input_of.emplace(output, found->second);
-        break;
+
+ private:
+  void visit(const Node& node) {
+    const bool of_shape = node.is("Shape") || node.is("Size");
+    if (reads(node, layers_.flowing)) {
+      add_outputs(node, of_shape ? layers_.shaped : layers_.flowing);
+    } else if (looks_up(node, of_ids_)) {
+      look_up(node);
+    } else if (reads(node, layers_.shaped)) {
+      add_outputs(node, layers_.shaped);
+    } else if (reads(node, of_ids_) && !of_shape) {
+      const auto of = std::find_if(node.inputs().begin(), node.inputs().end(),
+                                   [&](const Value* input) { return of_ids_.contains(input); });
+      for (const Value* output : node.outputs()) {
+        if (output != nullptr) add_of_ids(output, input_of_.at(*of));
       }
     }
   }
-  if (layers.ids == nullptr) {
-    throw_error(ErrorCode::Unsupported, "graph '", graph.name(),
-                "' looks up no tokens that are its input: it is no encoder of text");
+
+  void look_up(const Node& node) {
+    const bool embed_norm = is_embed_norm(node);
+    add_outputs(node, layers_.flowing);
+    if (embed_norm && node.output(1) != nullptr) {
+      // How long each sequence is, of the mask.
+      layers_.flowing.erase(node.output(1));
+      layers_.shaped.insert(node.output(1));
+    }
+    // Token types are looked up, too, in a smaller table.
+    const Value* table = node.input(embed_norm ? 2 : 0);
+    const int64_t rows = table->has_shape() ? table->shape()[0].as_constant().value_or(0) : 0;
+    if (layers_.ids == nullptr || rows > largest_) layers_.ids = input_of_.at(node.input(embed_norm ? 0 : 1));
+    largest_ = std::max(largest_, rows);
   }
-}
+
+  void add_of_ids(const Value* value, Value* input) {
+    of_ids_.insert(value);
+    input_of_[value] = input;
+  }
+
+  EncoderLayers& layers_;
+  std::set<const Value*> of_ids_;
+  std::map<const Value*, Value*> input_of_;  // the graph input that a value is made of
+  int64_t largest_ = 0;
+};
 
 bool mixes_tokens(const Node& node) {
   if (node.op() == "Attention" || node.is("MultiHeadAttention", kMicrosoftDomain)) return true;
@@ -141,7 +170,7 @@ Value* EncoderLayers::final_stream() const {
 EncoderLayers find_encoder_layers(const Graph& graph) {
   EncoderLayers layers;
   layers.logits = &logits_of(graph);
-  follow_tokens(graph, layers);
+  TokenFlow(graph, layers);
   cut(graph, layers);
   return layers;
 }
@@ -168,19 +197,39 @@ void FlowCopy::put_at(const LayerBoundary& boundary, Value* stream) {
   put(rewriter_.add_node(std::move(spec))->output(), boundary.normed);
 }
 
+void FlowCopy::put(Value* by, const Value* instead_of) {
+  copies_[instead_of] = by;
+  follow(instead_of);
+}
+
+// Everything that is made of a value.
+void FlowCopy::follow(const Value* value) {
+  std::vector<const Value*> pending = {value};
+  while (!pending.empty()) {
+    const Value* next = pending.back();
+    pending.pop_back();
+    if (!depending_.insert(next).second) continue;
+    for (const Use& use : next->uses()) {
+      for (const Value* output : use.node->outputs()) {
+        if (output != nullptr) pending.push_back(output);
+      }
+    }
+  }
+}
+
 Value* FlowCopy::of(Value* value) {
-  if (value == nullptr || !layers_.flowing.contains(value)) return value;
+  if (value == nullptr) return value;
   if (const auto found = copies_.find(value); found != copies_.end()) return found->second;
+  if (depending_.contains(value)) return copy(value);
+  if (layers_.flowing.contains(value))
+    throw_error(ErrorCode::Internal, "'", value->name(), "' is needed beside the stream between the layers");
+  return value;
+}
+
+Value* FlowCopy::copy(Value* value) {
   const Node& node = *value->producer();
   NodeSpec spec{.op = node.op(), .domain = node.domain(), .opset = node.opset(), .name = node.name()};
-  bool flows = false;
-  for (Value* input : node.inputs()) {
-    flows = flows || layers_.flowing.contains(input);
-    spec.inputs.push_back(of(input));
-  }
-  // A lookup begins the flow: a copy from a boundary on never gets there.
-  if (!flows)
-    throw_error(ErrorCode::Internal, "'", value->name(), "' is needed beside the stream between the layers");
+  for (Value* input : node.inputs()) spec.inputs.push_back(of(input));
   spec.attributes = node.attributes();
   spec.outputs.clear();
   for (const Value* output : node.outputs()) {

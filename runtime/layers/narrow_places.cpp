@@ -29,12 +29,14 @@ bool is_skip_norm(const Node& node) {
 }
 
 NarrowPlaces::NarrowPlaces(const Graph& graph, const Value* target, const std::set<const Value*>& flowing)
-    : flowing_(flowing), target_(target), needed_(ancestors(target)) {
+    : flowing_(flowing), target_(target) {
+  const std::set<const Node*> needed = ancestors(target);
   for (Node* node : graph.nodes()) {
-    if (!needed_.contains(node)) continue;
+    if (!needed.contains(node)) continue;
     if (std::any_of(node->outputs().begin(), node->outputs().end(), [&](const Value* v) { return flows(v); }))
       order_.push_back(node);
   }
+  on_the_way_.insert(order_.begin(), order_.end());
 }
 
 LayerBoundary NarrowPlaces::at(Node& node) {
@@ -47,7 +49,7 @@ LayerBoundary NarrowPlaces::at(Node& node) {
   for (Value* output : node.outputs()) {
     if (!flows(output)) continue;
     int64_t uses = output == target_ ? 1 : 0;
-    for (const Use& use : output->uses()) uses += needed_.contains(use.node) ? 1 : 0;
+    for (const Use& use : output->uses()) uses += on_the_way_.contains(use.node) ? 1 : 0;
     if (uses == 0) continue;
     open_[output] = uses;
     mine.push_back(output);

@@ -30,8 +30,8 @@ class NarrowPlaces {
  private:
   const std::set<const Value*>& flowing_;
   const Value* target_;
-  std::set<const Node*> needed_;
   std::vector<Node*> order_;
+  std::set<const Node*> on_the_way_;
   std::map<const Value*, int64_t> open_;  // values that are used later, and how often
 };
 

@@ -26,6 +26,7 @@ struct EncoderShape {
     PreFused,  // the same with sums and norms as one operator
   } norm = Norm::Post;
   bool mean_pool = false;    // over the mask; else the first token
+  bool expanded = false;     // masks expanded by the shape of what they are for, the attention's once for all
   bool spelled_out = false;  // Softmax between products in place of Attention
 };
 
@@ -138,6 +139,13 @@ class EncoderBuilder {
     Value *q = linear(h, shape_.width, shape_.width), *k = linear(h, shape_.width, shape_.width),
           *v = linear(h, shape_.width, shape_.width);
     Value* mixed = nullptr;
+    if (shape_.expanded && !expanded_) {
+      // As exporters write masked_fill: [batch, heads, tokens, tokens], then shared by all layers.
+      Value* scores = onnx(
+          "MatMul", {split(q), onnx("Transpose", {split(k)}, {{"perm", std::vector<int64_t>{0, 1, 3, 2}}})});
+      bias_ = onnx("Expand", {bias_, onnx("Shape", {scores})});
+      expanded_ = true;
+    }
     if (shape_.spelled_out) {
       Value* transposed = onnx("Transpose", {split(k)}, {{"perm", std::vector<int64_t>{0, 1, 3, 2}}});
       Value* weights = onnx("Softmax", {onnx("Add", {onnx("MatMul", {split(q), transposed}), bias_})},
@@ -158,6 +166,7 @@ class EncoderBuilder {
       return onnx("Gather", {h, first}, {{"axis", int64_t{1}}});
     }
     Value* mask = onnx("Unsqueeze", {mask_, ints({2})});
+    if (shape_.expanded) mask = onnx("Expand", {mask, onnx("Shape", {h})});
     Value* sum = onnx("ReduceSum", {onnx("Mul", {h, mask}), ints({1})}, {{"keepdims", int64_t{0}}});
     return onnx("Div", {sum, onnx("ReduceSum", {mask, ints({1})}, {{"keepdims", int64_t{0}}})});
   }
@@ -168,6 +177,7 @@ class EncoderBuilder {
   Rewriter rewriter_;
   Value* mask_ = nullptr;
   Value* bias_ = nullptr;
+  bool expanded_ = false;
   int count_ = 0;
 };
 
