@@ -159,6 +159,11 @@ ExitQuality ExitEvaluator::evaluate(double threshold) {
 }
 
 ThresholdResult find_exit_threshold(ExitEvaluator& evaluator, const ThresholdSearch& search) {
+  return find_exit_threshold([&](double threshold) { return evaluator.evaluate(threshold); }, search);
+}
+
+ThresholdResult find_exit_threshold(const std::function<ExitQuality(double threshold)>& evaluate,
+                                    const ThresholdSearch& search) {
   if (!(search.tolerance > 0 && search.tolerance < 1) || !(search.delta > 0 && search.delta < 1)) {
     throw_error(ErrorCode::InvalidArgument, "tolerance ", search.tolerance, " and 1 - confidence level ",
                 search.delta, " must lie between 0 and 1");
@@ -168,10 +173,11 @@ ThresholdResult find_exit_threshold(ExitEvaluator& evaluator, const ThresholdSea
     throw_error(ErrorCode::InvalidArgument, "thresholds must descend: the most careful is tested first");
   ThresholdResult result;
   for (const double threshold : thresholds) {
-    const ExitQuality quality = evaluator.evaluate(threshold);
+    const ExitQuality quality = evaluate(threshold);
     ThresholdStep step{.threshold = threshold,
                        .average_layers = quality.exits.average_layers(),
-                       .perplexity_increase = quality.perplexity_increase()};
+                       .perplexity_increase = quality.perplexity_increase(),
+                       .accuracy = quality.accuracy};
     for (const double loss : quality.losses) step.risk += loss / static_cast<double>(quality.losses.size());
     step.p_value = hoeffding_bentkus_p(step.risk, quality.windows, search.tolerance);
     step.accepted = step.p_value <= search.delta;

@@ -22,6 +22,7 @@ struct ExitQuality {
   double perplexity = 0;       // with exits
   double full_perplexity = 0;  // of the whole model
   double agreement = 0;        // share of the tokens whose most likely successor is the whole model's
+  std::optional<double> accuracy, full_accuracy;  // of classifiers with labels
   runtime::ExitStatistics exits;
   // For each window, a loss from 0 to 1: ExitRisk.
   std::vector<double> losses;
@@ -75,7 +76,8 @@ struct ThresholdStep {
   double risk = 0;  // mean loss
   double p_value = 1;
   double average_layers = 0;
-  double perplexity_increase = 0;
+  double perplexity_increase = 0;  // of decoders
+  std::optional<double> accuracy;  // of classifiers with labels
   bool accepted = false;
 };
 
@@ -96,6 +98,8 @@ struct ThresholdResult {
 // Learn then Test with fixed-sequence testing (Angelopoulos et al. 2021): thresholds from the most careful
 // on, each tested at level delta, until one is not accepted. So the family-wise error is delta however many
 // are tried.
+ThresholdResult find_exit_threshold(const std::function<ExitQuality(double threshold)>& evaluate,
+                                    const ThresholdSearch& search);
 ThresholdResult find_exit_threshold(ExitEvaluator& evaluator, const ThresholdSearch& search);
 
 }  // namespace quern::calibrate

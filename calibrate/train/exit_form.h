@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "calibrate/train/adapter.h"
 #include "calibrate/train/heads.h"
 
 namespace quern::calibrate::train {
@@ -23,18 +24,16 @@ class ExitForm final : public HeadForm {
   std::vector<Parameter*> parameters() override;
 
  private:
-  void adapt(const float* x, int64_t rows);
   void normalize(int64_t row, float* y);
   void backward_norm(int64_t row, float* dy);
 
   Options options_;
   int64_t width_;
   Parameter norm_;
-  std::optional<Parameter> bias_, down_, up_;
-  const float* input_ = nullptr;
-  std::vector<float> inner_, active_, change_;  // [rows, rank]
-  std::vector<float> normed_;                   // [rows, width], before weight and bias
-  std::vector<float> factor_;                   // [rows], 1 / deviation
+  std::optional<Parameter> bias_;
+  std::optional<Adapter> adapter_;
+  std::vector<float> normed_;  // [rows, width], before weight and bias
+  std::vector<float> factor_;  // [rows], 1 / deviation
 };
 
 }  // namespace quern::calibrate::train

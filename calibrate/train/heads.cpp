@@ -72,6 +72,7 @@ std::vector<Parameter*> ResidualSilu::parameters() {
 std::vector<Parameter*> Head::trained() {
   std::vector<Parameter*> all = form->parameters();
   if (trains_projection) all.push_back(projection.get());
+  if (trains_projection && bias != nullptr) all.push_back(bias.get());
   return all;
 }
 
@@ -102,6 +103,39 @@ HeadScore over_rows(float* logits, int64_t rows, int64_t vocabulary, const Each&
 }
 
 constexpr double kLeast = 1e-30;  // probabilities below this are rounding
+
+void add_bias(const Head& head, float* logits, int64_t rows) {
+  if (head.bias == nullptr) return;
+  const std::vector<float>& bias = head.bias->value;
+  for (int64_t row = 0; row < rows; ++row) {
+    for (size_t i = 0; i < bias.size(); ++i) *logits++ += bias[i];
+  }
+}
+
+// Of logits that have become gradients.
+void add_gradients(Head& head, const float* logits, const float* y, int64_t rows) {
+  if (!head.trains_projection) return;
+  const int64_t vocabulary = head.projection->shape[0], width = head.projection->shape[1];
+  transposed_multiply(logits, y, head.projection->gradient.data(), vocabulary, width, rows, Into::Add);
+  if (head.bias == nullptr) return;
+  std::vector<float>& gradient = head.bias->gradient;
+  for (int64_t row = 0; row < rows; ++row) {
+    for (size_t i = 0; i < gradient.size(); ++i) gradient[i] += *logits++;
+  }
+}
+
+// The teacher's distributions of some rows: of its hidden states, or of logits as they are.
+void teach(const Head& head, const float* teacher, int64_t rows, float* taught) {
+  const int64_t vocabulary = head.projection->shape[0], width = head.projection->shape[1];
+  if (head.teacher_gives_logits) {
+    std::copy_n(teacher, cells(rows, vocabulary), taught);
+  } else {
+    multiply_transposed(teacher, head.projection->value.data(), taught, rows, vocabulary, width, Into::Set);
+    add_bias(head, taught, rows);
+  }
+  for (int64_t row = 0; row < rows; ++row)
+    cpu::row_kernels().softmax(taught + row * vocabulary, taught + row * vocabulary, vocabulary);
+}
 
 }  // namespace
 
@@ -143,30 +177,26 @@ HeadScore run_head(Head& head, std::span<const float> states, std::span<const in
   const int64_t vocabulary = head.projection->shape[0], width = head.projection->shape[1];
   const auto all = static_cast<int64_t>(targets.size());
   const int64_t step = std::max<int64_t>(1, std::min(all, kLogitFloats / vocabulary));
+  const int64_t taken = all > 0 ? static_cast<int64_t>(states.size()) / all : width;  // by the form
+  const int64_t teacher_width = head.teacher_gives_logits ? vocabulary : width;
   std::vector<float> y(cells(step, width)), logits(cells(step, vocabulary));
   std::vector<float> taught(head.teacher >= 0 ? cells(step, vocabulary) : 0);
   HeadScore total;
   for (int64_t first = 0; first < all; first += step) {
     const int64_t rows = std::min(step, all - first);
-    head.form->forward(states.data() + first * width, rows, y.data());
+    head.form->forward(states.data() + first * taken, rows, y.data());
     multiply_transposed(y.data(), head.projection->value.data(), logits.data(), rows, vocabulary, width,
                         Into::Set);
+    add_bias(head, logits.data(), rows);
     if (head.teacher >= 0) {
-      multiply_transposed(teacher.data() + first * width, head.projection->value.data(), taught.data(), rows,
-                          vocabulary, width, Into::Set);
-      for (int64_t row = 0; row < rows; ++row) {
-        float* distribution = taught.data() + row * vocabulary;
-        cpu::row_kernels().softmax(distribution, distribution, vocabulary);
-      }
+      teach(head, teacher.data() + first * teacher_width, rows, taught.data());
       total.add(divergence(logits.data(), rows, vocabulary, taught, scale));
     } else {
       total.add(cross_entropy(logits.data(), rows, vocabulary,
                               targets.subspan(static_cast<size_t>(first), static_cast<size_t>(rows)), scale));
     }
     if (scale == 0) continue;
-    if (head.trains_projection)
-      transposed_multiply(logits.data(), y.data(), head.projection->gradient.data(), vocabulary, width, rows,
-                          Into::Add);
+    add_gradients(head, logits.data(), y.data(), rows);
     multiply(logits.data(), head.projection->value.data(), y.data(), rows, width, vocabulary, Into::Set);
     head.form->backward(y.data(), rows);
   }

@@ -47,12 +47,15 @@ class ResidualSilu final : public HeadForm {
 struct Head {
   std::string name;
   std::unique_ptr<HeadForm> form;
-  std::shared_ptr<Parameter> projection;  // [vocabulary, width]
-  bool trains_projection = false;
+  std::shared_ptr<Parameter> projection;      // [vocabulary, width]
+  std::shared_ptr<Parameter> bias = nullptr;  // [vocabulary], added to its products; null: none
+  bool trains_projection = false;             // and the bias
   int source = 0;
   // The hidden state that the projection makes the teacher's distributions of, which are then learned instead
   // of the text's tokens; -1: none.
   int teacher = -1;
+  // The teacher's rows are logits as they are, not a hidden state.
+  bool teacher_gives_logits = false;
   int64_t ahead = 1;
   double weight = 1;  // of its loss among all
 
@@ -77,9 +80,9 @@ HeadScore cross_entropy(float* logits, int64_t rows, int64_t vocabulary, std::sp
 HeadScore divergence(float* logits, int64_t rows, int64_t vocabulary, std::span<const float> teacher,
                      double scale);
 
-// The head's score on states [targets.size(), width]; with `scale` != 0 gradients of scale * loss are added
-// to its parameters. Logits are made for a few hundred rows at a time. `teacher`: the hidden states of the
-// same tokens that Head::teacher means, if the head has one.
+// The head's score on states, targets.size() rows of what its form takes; with `scale` != 0 gradients of
+// scale * loss are added to its parameters. Logits are made for a few hundred rows at a time. `teacher`: the
+// hidden states of the same tokens that Head::teacher means, if the head has one.
 HeadScore run_head(Head& head, std::span<const float> states, std::span<const int64_t> targets, double scale,
                    std::span<const float> teacher = {});
 

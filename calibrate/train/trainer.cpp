@@ -12,23 +12,11 @@
 namespace quern::calibrate::train {
 namespace {
 
-std::span<const float> teacher_of(const StateSource& source, const Head& head) {
+std::span<const float> teacher_of(const RowSource& source, const Head& head) {
   return head.teacher >= 0 ? source.states(head.teacher) : std::span<const float>();
 }
 
 using Batch = std::vector<const std::vector<int64_t>*>;
-
-// Of all rows of a batch, the token that comes `ahead` behind each; -1 where its window has ended.
-std::vector<int64_t> targets_of(const Batch& batch, int64_t ahead) {
-  std::vector<int64_t> targets;
-  for (const std::vector<int64_t>* window : batch) {
-    for (size_t t = 0; t < window->size(); ++t) {
-      const size_t at = t + static_cast<size_t>(ahead);
-      targets.push_back(at < window->size() ? (*window)[at] : -1);
-    }
-  }
-  return targets;
-}
 
 int64_t count_targets(std::span<const int64_t> targets) {
   return std::count_if(targets.begin(), targets.end(), [](int64_t target) { return target >= 0; });
@@ -45,7 +33,7 @@ std::vector<size_t> order_of(size_t windows, uint64_t seed, int64_t epoch) {
 
 class Training {
  public:
-  Training(std::span<Head> heads, StateSource& source, const Windows& training, const Windows& validation,
+  Training(std::span<Head> heads, RowSource& source, const Windows& training, const Windows& validation,
            const TrainOptions& options, const TrainHooks& hooks)
       : heads_(heads),
         source_(source),
@@ -57,7 +45,7 @@ class Training {
         best_(heads.size()),
         since_(heads.size()) {
     if (training.empty() || validation.empty())
-      throw_error(ErrorCode::InvalidArgument, "there is no text to train on, or none to validate with");
+      throw_error(ErrorCode::InvalidArgument, "there is nothing to train on, or to validate with");
     const auto windows = static_cast<int64_t>(training.size());
     per_epoch_ = (windows + options.batch - 1) / options.batch;
     steps_ = per_epoch_ * options.epochs;
@@ -111,7 +99,7 @@ class Training {
     const Batch batch = batch_of(step);
     source_.compute(batch);
     for (size_t h = 0; h < heads_.size(); ++h) {
-      const std::vector<int64_t> targets = targets_of(batch, heads_[h].ahead);
+      const std::vector<int64_t> targets = source_.targets(batch, heads_[h].ahead);
       const int64_t rows = std::max<int64_t>(1, count_targets(targets));
       since_[h].add(run_head(heads_[h], source_.states(heads_[h].source), targets,
                              heads_[h].weight / static_cast<double>(rows), teacher_of(source_, heads_[h])));
@@ -205,7 +193,7 @@ class Training {
   }
 
   std::span<Head> heads_;
-  StateSource& source_;
+  RowSource& source_;
   const Windows& training_;
   const Windows& validation_;
   const TrainOptions& options_;
@@ -237,7 +225,18 @@ Windows cut(std::span<const std::vector<int64_t>> documents, int64_t length, int
 StateSource::StateSource(runtime::Session& session, int entry, std::vector<int> outputs)
     : session_(session), entry_(entry), outputs_(std::move(outputs)), states_(outputs_.size()) {}
 
-void StateSource::compute(std::span<const std::vector<int64_t>* const> windows) {
+std::vector<int64_t> StateSource::targets(WindowList windows, int64_t ahead) const {
+  std::vector<int64_t> targets;
+  for (const std::vector<int64_t>* window : windows) {
+    for (size_t t = 0; t < window->size(); ++t) {
+      const size_t at = t + static_cast<size_t>(ahead);
+      targets.push_back(at < window->size() ? (*window)[at] : -1);
+    }
+  }
+  return targets;
+}
+
+void StateSource::compute(WindowList windows) {
   std::vector<runtime::Sequence> sequences;
   std::vector<runtime::SequenceStep> steps;
   for (size_t i = 0; i < windows.size(); ++i) sequences.push_back(session_.new_sequence());
@@ -256,7 +255,7 @@ void StateSource::compute(std::span<const std::vector<int64_t>* const> windows) 
   }
 }
 
-std::vector<HeadScore> score_heads(std::span<Head> heads, StateSource& source, const Windows& windows,
+std::vector<HeadScore> score_heads(std::span<Head> heads, RowSource& source, const Windows& windows,
                                    int64_t batch) {
   std::vector<HeadScore> scores(heads.size());
   for (size_t first = 0; first < windows.size(); first += static_cast<size_t>(batch)) {
@@ -265,7 +264,7 @@ std::vector<HeadScore> score_heads(std::span<Head> heads, StateSource& source, c
       some.push_back(&windows[i]);
     source.compute(some);
     for (size_t h = 0; h < heads.size(); ++h) {
-      const std::vector<int64_t> targets = targets_of(some, heads[h].ahead);
+      const std::vector<int64_t> targets = source.targets(some, heads[h].ahead);
       scores[h].add(
           run_head(heads[h], source.states(heads[h].source), targets, 0, teacher_of(source, heads[h])));
     }
@@ -273,7 +272,7 @@ std::vector<HeadScore> score_heads(std::span<Head> heads, StateSource& source, c
   return scores;
 }
 
-std::vector<HeadScore> train_heads(std::span<Head> heads, StateSource& source, const Windows& training,
+std::vector<HeadScore> train_heads(std::span<Head> heads, RowSource& source, const Windows& training,
                                    const Windows& validation, const TrainOptions& options,
                                    const TrainHooks& hooks) {
   return Training(heads, source, training, validation, options, hooks).run();

@@ -46,13 +46,27 @@ struct TrainHooks {
   std::function<void(const Validation&)> validated = {};
 };
 
-// The rows of an entry's outputs for windows of tokens, [tokens of all windows, width] each.
-class StateSource {
+// Where heads that are trained get hidden states from, and what they are to name.
+class RowSource {
+ public:
+  using WindowList = std::span<const std::vector<int64_t>* const>;
+  virtual ~RowSource() = default;
+  virtual void compute(WindowList windows) = 0;
+  // Of what compute() was given last, row by row. Head::source and Head::teacher number them.
+  virtual std::span<const float> states(int source) const = 0;
+  // A target for each of the rows; -1: none.
+  virtual std::vector<int64_t> targets(WindowList windows, int64_t ahead) const = 0;
+};
+
+// The rows of an entry's outputs for windows of tokens, [tokens of all windows, width] each. The target of a
+// row is the token that comes `ahead` behind its own, as far as its window goes.
+class StateSource final : public RowSource {
  public:
   // `outputs`: indices of the entry's outputs, Head::source numbers them.
   StateSource(runtime::Session& session, int entry, std::vector<int> outputs);
-  void compute(std::span<const std::vector<int64_t>* const> windows);
-  std::span<const float> states(int source) const { return states_[static_cast<size_t>(source)]; }
+  void compute(WindowList windows) override;
+  std::span<const float> states(int source) const override { return states_[static_cast<size_t>(source)]; }
+  std::vector<int64_t> targets(WindowList windows, int64_t ahead) const override;
 
  private:
   runtime::Session& session_;
@@ -64,12 +78,12 @@ class StateSource {
 // Each head is left as it was when its loss on the validation windows was least. The same data and options
 // give the same heads on the same machine, interrupted or not. Returns the last scores of those heads. Throws
 // Error{InvalidArgument} for no windows, Error{Io}, Error{BadData} for a checkpoint that is none.
-std::vector<HeadScore> train_heads(std::span<Head> heads, StateSource& source, const Windows& training,
+std::vector<HeadScore> train_heads(std::span<Head> heads, RowSource& source, const Windows& training,
                                    const Windows& validation, const TrainOptions& options,
                                    const TrainHooks& hooks = {});
 
 // The heads' scores on windows.
-std::vector<HeadScore> score_heads(std::span<Head> heads, StateSource& source, const Windows& windows,
+std::vector<HeadScore> score_heads(std::span<Head> heads, RowSource& source, const Windows& windows,
                                    int64_t batch = 8);
 
 }  // namespace quern::calibrate::train

@@ -3,6 +3,7 @@
 #include "calibrate/train/exit_form.h"
 #include "formats/safetensors/safetensors.h"
 #include "ir/error.h"
+#include "passes/exits/weight_floats.h"
 #include "runtime/decoder/hidden_states.h"
 #include "runtime/layers/blocks.h"
 
@@ -12,14 +13,6 @@ namespace {
 using calibrate::train::ExitForm;
 using calibrate::train::Head;
 using calibrate::train::Parameter;
-
-Tensor floats_of(const Value& weight) {
-  if (const Tensor* tensor = weight.tensor()) return tensor->cast(DType::F32);
-  if (const QuantizedTensor* quantized = weight.quantized()) return dequantize(*quantized);
-  if (const PackedTensor* packed = weight.packed()) return packed->dequantize();
-  throw_error(ErrorCode::InvalidArgument, "'", weight.name(),
-              "' is an expression; materialize the weights first");
-}
 
 // The final norm: what exit heads begin with.
 struct FinalNorm {
@@ -35,8 +28,9 @@ FinalNorm final_norm(const Node& node) {
   norm.layer_norm = node.op() == "LayerNormalization" || node.op() == "SkipLayerNormalization";
   norm.epsilon = node.float_attribute("epsilon", skip ? 1e-12f : 1e-5f);
   const size_t weight = skip ? 2 : 1;
-  norm.weight = floats_of(*node.input(weight));
-  if (norm.layer_norm && node.input(weight + 1) != nullptr) norm.bias = floats_of(*node.input(weight + 1));
+  norm.weight = weight_floats(*node.input(weight));
+  if (norm.layer_norm && node.input(weight + 1) != nullptr)
+    norm.bias = weight_floats(*node.input(weight + 1));
   return norm;
 }
 
@@ -49,7 +43,7 @@ ExitHeads exit_heads_to_train(const Graph& graph, const ExitTraining& options) {
     throw_error(ErrorCode::Unsupported, "the head reads no norm of the stream: there is nothing to train");
   const FinalNorm norm = final_norm(*states.final_norm);
   const auto projection =
-      std::make_shared<Parameter>(Parameter::frozen("projection", floats_of(*states.head->input(1))));
+      std::make_shared<Parameter>(Parameter::frozen("projection", weight_floats(*states.head->input(1))));
   ExitHeads result;
   for (const int64_t layer : options.layers) {
     if (layer < 1 || layer >= layers.layers()) {
