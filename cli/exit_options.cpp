@@ -153,17 +153,17 @@ StrategyFactory with_exits(const ExitRule& rule, const LoadedModel& model,
   };
 }
 
-nlohmann::ordered_json exit_json(const runtime::ExitStatistics& statistics) {
+nlohmann::ordered_json exit_json(const runtime::ExitStatistics& statistics, const std::string& unit) {
   nlohmann::ordered_json shares = nlohmann::ordered_json::array();
   const auto total = static_cast<double>(std::max<int64_t>(1, statistics.total()));
   for (size_t i = 0; i < statistics.tokens.size(); ++i) {
     shares.push_back({{"layers", statistics.exit_after[i]},
-                      {"tokens", statistics.tokens[i]},
+                      {unit, statistics.tokens[i]},
                       {"share", static_cast<double>(statistics.tokens[i]) / total}});
   }
   return {{"layers", statistics.layers},
           {"average_layers", statistics.average_layers()},
-          {"tokens", statistics.total()},
+          {unit, statistics.total()},
           {"exits", shares}};
 }
 
@@ -184,9 +184,11 @@ void declare_exit_head_options(OptionSet& options) {
           "exit-heads", "HEADS",
           "put in heads that give the logits after some layers, for --exit and --speculate self: numbers of "
           "layers such as 2,4,6, or a safetensors file with trained ones")
-      .choice("exit-head", {"shared", "norm", "adapter"},
-              "what such a head consists of: the final norm and head, its own norm before the final head, or "
-              "also an adapter; default: of a file whatever it has, else shared");
+      .choice(
+          "exit-head", {"shared", "norm", "adapter"},
+          "what such a head consists of: the final norm and head, its own norm before the final head, or "
+          "also an adapter and, of encoders, their own pooler and classifier; default: of a file whatever it "
+          "has, else shared");
 }
 
 std::vector<passes::RecipeStep> exit_head_steps(const Arguments& arguments) {

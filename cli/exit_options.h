@@ -27,7 +27,9 @@ void prepare_exits(const runtime::ExitRule& rule, LoadedModel& model);
 StrategyFactory with_exits(const runtime::ExitRule& rule, const LoadedModel& model,
                            std::shared_ptr<runtime::ExitStatistics> statistics);
 
-nlohmann::ordered_json exit_json(const runtime::ExitStatistics& statistics);
+// `unit`: what leaves, "tokens", or of encoders "sequences"; a key.
+nlohmann::ordered_json exit_json(const runtime::ExitStatistics& statistics,
+                                 const std::string& unit = "tokens");
 std::string exit_text(const runtime::ExitStatistics& statistics);
 
 // --exit-heads of `quern convert`: the steps that insert them, and the files that they are read from.

@@ -1,8 +1,11 @@
 // quern calibrate-exits: how sure an exit must be.
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "calibrate/dataset.h"
+#include "calibrate/encoder_exit_calibration.h"
 #include "calibrate/exit_calibration.h"
+#include "calibrate/graph_model.h"
 #include "cli/commands/commands.h"
 #include "cli/exit_options.h"
 #include "cli/files.h"
@@ -17,10 +20,16 @@ namespace {
 using nlohmann::ordered_json;
 
 void declare(OptionSet& options) {
-  options.positional({.name = "MODEL", .help = "a decoder with exit heads (`quern convert --exit-heads`)"})
-      .text("data,d", "FILE", "text, or .jsonl rows, like what is to be written (required)")
+  options
+      .positional(
+          {.name = "MODEL",
+           .help =
+               "a decoder, or an encoder that classifies, with exit heads (`quern convert --exit-heads`)"})
+      .text("data,d", "FILE", "text, or .jsonl rows, like what is to be written or classified (required)")
       .text("tokenizer", "FILE", "a tokenizer.json for text; default: the model's own")
-      .integer("windows", "N", {1, 1e9}, "pieces of the text, each one observation", 200)
+      .integer(
+          "windows", "N", {1, 1e9},
+          "pieces of the text, or rows that are classified, each one observation; default: 200, or all rows")
       .integer("context", "N", {4, 1e9}, "tokens of a piece", 80)
       .integer("prompt", "N", {0, 1e9}, "its first tokens, which the whole model computes", 16)
       .section("What is tolerated")
@@ -29,7 +38,7 @@ void declare(OptionSet& options) {
       .choice(
           "risk", {"disagreement", "perplexity"},
           "the loss of a piece: the share of tokens that the whole model would not have named, or by what "
-          "share its perplexity rises",
+          "share its perplexity rises; of a row: whether its class is another than the whole model's",
           "disagreement")
       .share("tolerance", "SHARE", "the risk that is tolerated; default: 5%")
       .number("confidence-level", "P", {0.5, 0.9999}, "the probability that it is kept", "0.95")
@@ -55,7 +64,8 @@ calibrate::TokenWindows windows_of(const Arguments& arguments, const LoadedModel
     throw_error(ErrorCode::BadData, "'", one_line(path), "' has ", tokens.size(),
                 " tokens, fewer than a piece of ", length);
   }
-  const size_t count = std::min(static_cast<size_t>(arguments.integer_of("windows")), tokens.size() / length);
+  const size_t count =
+      std::min(static_cast<size_t>(arguments.integer("windows").value_or(200)), tokens.size() / length);
   // Apart from one another, so that they are as independent as the text allows.
   calibrate::TokenWindows windows;
   for (size_t i = 0; i < count; ++i) {
@@ -79,6 +89,54 @@ runtime::ExitRule rule_of(const Arguments& arguments) {
   return rule;
 }
 
+// Texts that a decoder goes on with.
+calibrate::ThresholdResult search_decoder(const Arguments& arguments, LoadedModel& model,
+                                          const std::string& path, const runtime::ExitRule& rule,
+                                          calibrate::ThresholdSearch& search, Console& console,
+                                          int64_t& windows) {
+  passes::check_tokenizer(model.file.folder, *model.file.graph);
+  prepare_exits(rule, model);
+  runtime::Session session(model.program,
+                           {.threads = static_cast<int>(arguments.integer("threads").value_or(0))});
+  const auto risk = arguments.text_of("risk") == "perplexity" ? calibrate::ExitRisk::Perplexity
+                                                              : calibrate::ExitRisk::Disagreement;
+  Progress progress(console, "testing", 20, "thresholds");
+  calibrate::ExitEvaluator evaluator(session, *model.file.graph, rule, windows_of(arguments, model, path),
+                                     {.prompt = arguments.integer_of("prompt"), .risk = risk});
+  windows = evaluator.windows();
+  search.tried = [&](const calibrate::ThresholdStep&) { progress.advance(); };
+  return calibrate::find_exit_threshold(evaluator, search);
+}
+
+// Rows that an encoder classifies.
+calibrate::ThresholdResult search_encoder(const Arguments& arguments, const LoadedModel& model,
+                                          const std::string& path, const runtime::ExitRule& rule,
+                                          calibrate::ThresholdSearch& search, Console& console,
+                                          int64_t& rows) {
+  if (arguments.text_of("risk") == "perplexity")
+    throw UsageError("--risk perplexity is for decoders; of classifiers the risk is disagreement");
+  if (rule.confidence == runtime::ExitConfidence::Saturation)
+    throw UsageError("--confidence saturation is for decoders");
+  const calibrate::TokenData data =
+      calibrate::TokenData::load(path, {.tokenizer = model.tokenizer ? &*model.tokenizer : nullptr,
+                                        .samples = arguments.integer("windows").value_or(0)});
+  data.check_ids(calibrate::table_rows(calibrate::TokenInputs(*model.file.graph).ids()));
+  calibrate::Texts texts;
+  std::vector<int64_t> labels;
+  for (const calibrate::Document& document : data.documents) {
+    if (document.ids.empty())
+      throw_error(ErrorCode::BadData, data.where(document), " has no tokens to classify");
+    texts.emplace_back(document.ids);
+    if (data.labelled()) labels.push_back(*document.label);
+  }
+  Progress progress(console, "classifying", static_cast<int64_t>(texts.size()), "texts");
+  const calibrate::EncoderExitEvaluator evaluator(*model.file.graph, rule, texts, std::move(labels),
+                                                  [&](int64_t done) { progress.update(done); });
+  rows = evaluator.texts();
+  return calibrate::find_exit_threshold([&](double threshold) { return evaluator.evaluate(threshold); },
+                                        search);
+}
+
 ordered_json to_json(const Arguments& arguments, const runtime::ExitRule& rule, int64_t windows,
                      const calibrate::ThresholdSearch& search, const calibrate::ThresholdResult& result) {
   ordered_json object = {{"confidence", runtime::to_string(rule.confidence)},
@@ -91,28 +149,32 @@ ordered_json to_json(const Arguments& arguments, const runtime::ExitRule& rule, 
                          {"windows", windows},
                          {"steps", ordered_json::array()}};
   for (const calibrate::ThresholdStep& step : result.steps) {
-    object["steps"].push_back({{"threshold", step.threshold},
-                               {"risk", step.risk},
-                               {"p_value", step.p_value},
-                               {"accepted", step.accepted},
-                               {"average_layers", step.average_layers},
-                               {"perplexity_increase", step.perplexity_increase}});
+    ordered_json& entry = object["steps"].emplace_back(ordered_json{{"threshold", step.threshold},
+                                                                    {"risk", step.risk},
+                                                                    {"p_value", step.p_value},
+                                                                    {"accepted", step.accepted},
+                                                                    {"average_layers", step.average_layers}});
+    if (std::isfinite(step.perplexity_increase)) entry["perplexity_increase"] = step.perplexity_increase;
+    if (step.accuracy) entry["accuracy"] = *step.accuracy;
   }
   return object;
 }
 
-void print(const calibrate::ThresholdSearch& search, const calibrate::ThresholdResult& result,
+void print(const calibrate::ThresholdSearch& search, const calibrate::ThresholdResult& result, bool encoder,
            Console& console) {
   Table table({{"threshold", Align::Right},
                {"risk", Align::Right},
                {"p-value", Align::Right},
                {"layers", Align::Right},
-               {"perplexity", Align::Right},
+               {encoder ? "accuracy" : "perplexity", Align::Right},
                {""}});
   for (const calibrate::ThresholdStep& step : result.steps) {
     table.add_row({format_number(step.threshold, 3), format_percent(step.risk, 2),
                    format_number(step.p_value, 2), format_fixed(step.average_layers, 2),
-                   format_percent(step.perplexity_increase, 2), step.accepted ? "" : "not shown to be kept"});
+                   !encoder        ? format_percent(step.perplexity_increase, 2)
+                   : step.accuracy ? format_percent(*step.accuracy, 2)
+                                   : "",
+                   step.accepted ? "" : "not shown to be kept"});
   }
   console.print(table.to_string());
   const std::string tolerated = concat("a risk of at most ", format_percent(search.tolerance, 1),
@@ -127,32 +189,21 @@ ExitStatus run(const Arguments& arguments, Console& console) {
   check_outputs(arguments);
   const std::optional<std::string> path = arguments.text("data");
   if (!path) throw UsageError("missing --data FILE: text, or .jsonl rows");
-  LoadedModel model =
-      load_decoder(arguments.text_of("MODEL"), arguments.text("tokenizer"), console, "quern calibrate-exits");
+  LoadedModel model = load_model(arguments.text_of("MODEL"), arguments.text("tokenizer"), console);
   const runtime::ExitRule rule = rule_of(arguments);
-  prepare_exits(rule, model);
-  runtime::Session session(model.program,
-                           {.threads = static_cast<int>(arguments.integer("threads").value_or(0))});
-  const auto risk = arguments.text_of("risk") == "perplexity" ? calibrate::ExitRisk::Perplexity
-                                                              : calibrate::ExitRisk::Disagreement;
   calibrate::ThresholdSearch search{
       .tolerance = parse_share(arguments.text("tolerance").value_or("5%")).value(),
       .delta = 1 - arguments.number_of("confidence-level")};
   int64_t windows = 0;
-  const calibrate::ThresholdResult result = [&] {
-    Progress progress(console, "testing", 20, "thresholds");
-    calibrate::ExitEvaluator evaluator(session, *model.file.graph, rule, windows_of(arguments, model, *path),
-                                       {.prompt = arguments.integer_of("prompt"), .risk = risk});
-    windows = evaluator.windows();
-    search.tried = [&](const calibrate::ThresholdStep&) { progress.advance(); };
-    return calibrate::find_exit_threshold(evaluator, search);
-  }();
+  const calibrate::ThresholdResult result =
+      model.is_decoder() ? search_decoder(arguments, model, *path, rule, search, console, windows)
+                         : search_encoder(arguments, model, *path, rule, search, console, windows);
   const ordered_json object = to_json(arguments, rule, windows, search, result);
   if (const auto output = arguments.text("output")) write_file(*output, object.dump(1) + "\n");
   if (console.json()) {
     console.print_json(object);
   } else {
-    print(search, result, console);
+    print(search, result, !model.is_decoder(), console);
   }
   return result.threshold ? ExitStatus::Ok : ExitStatus::ThresholdMissed;
 }

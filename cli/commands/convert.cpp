@@ -21,6 +21,7 @@
 #include "ir/near_names.h"
 #include "passes/canonicalize/to_decoder.h"
 #include "passes/compile.h"
+#include "runtime/layers/blocks.h"
 
 namespace quern::cli {
 namespace {
@@ -179,6 +180,8 @@ ExitStatus run(const Arguments& arguments, Console& console) {
   conversion.recognised = passes::is_decoder(written.graph());
   conversion.has_tokenizer = model.folder.tokenizer.has_value();
   for (const std::string& warning : warnings_of(conversion)) console.warn(one_line(warning));
+  if (arguments.given("exit-heads") && runtime::exits_of(written.graph()).empty())
+    console.warn("no exit heads were put in (--explain-pass insert-exit-heads says why)");
   if (console.json()) {
     console.print_json(to_json(conversion));
   } else {

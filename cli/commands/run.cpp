@@ -6,6 +6,8 @@
 #include <set>
 
 #include "cli/commands/commands.h"
+#include "cli/encoder_exits.h"
+#include "cli/exit_options.h"
 #include "cli/format.h"
 #include "cli/model_file.h"
 #include "cli/table.h"
@@ -28,6 +30,9 @@ void declare(OptionSet& options) {
       .section("How")
       .flag("reference", "compute with the slow and obvious kernels that the fast ones are tested against")
       .integer("repeat", "N", {1, 1e6}, "run N times and say how long the fastest took", 1)
+      .section("Encoders with early exits");
+  declare_exit_options(options);
+  options
       .example("quern run model.onnx --input x=x.npy --output out",
                "runs a graph and writes out/NAME.npy for each output")
       .example("quern run model.onnx", "names the inputs that it wants, with their types");
@@ -166,6 +171,56 @@ class Outputs {
   std::set<std::string> taken_;
 };
 
+struct Computed {
+  std::vector<std::pair<std::string, runtime::RuntimeValue>> outputs;
+  std::optional<runtime::ExitStatistics> exits;
+  double seconds = INFINITY;  // of the fastest run
+};
+
+template <class Body>
+void repeat(const Arguments& arguments, Computed& computed, Body&& body) {
+  for (int64_t i = 0; i < arguments.integer_of("repeat"); ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    body();
+    computed.seconds = std::min(
+        computed.seconds, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+}
+
+Computed compute(const Arguments& arguments, const Graph& graph, const runtime::NamedValues& inputs,
+                 const runtime::RunOptions& options) {
+  const runtime::Interpreter interpreter(graph);
+  Computed computed;
+  runtime::NamedValues values;
+  repeat(arguments, computed, [&] { values = interpreter.run(inputs, options); });
+  for (const GraphOutput& output : graph.outputs())
+    computed.outputs.emplace_back(output.name, values.at(output.name));
+  return computed;
+}
+
+// Of each sequence the logits that it left with, and behind how many layers that was.
+Computed compute_with_exits(const Arguments& arguments, const ModelFile& model, const runtime::ExitRule& rule,
+                            const runtime::NamedValues& inputs, const runtime::RunOptions& options) {
+  const std::unique_ptr<runtime::EarlyExitEncoder> encoder = make_encoder_exits(rule, model);
+  Computed computed;
+  std::span<const runtime::EarlyExitEncoder::Result> results;
+  repeat(arguments, computed, [&] {
+    encoder->reset_statistics();
+    results = encoder->run(inputs, options);
+  });
+  const auto count = static_cast<int64_t>(results.size());
+  const auto width = count > 0 ? static_cast<int64_t>(results[0].logits.size()) : 0;
+  Tensor logits = Tensor::zeros(DType::F32, {count, width}), layers = Tensor::zeros(DType::I64, {count});
+  for (int64_t i = 0; i < count; ++i) {
+    const auto& result = results[static_cast<size_t>(i)];
+    std::copy(result.logits.begin(), result.logits.end(), logits.mutable_data<float>().begin() + i * width);
+    layers.set_int(i, result.layers);
+  }
+  computed.outputs = {{"logits", logits}, {"exit_layers", layers}};
+  computed.exits = encoder->statistics();
+  return computed;
+}
+
 ExitStatus run(const Arguments& arguments, Console& console) {
   const ModelFile model = open_model_file(arguments.text_of("MODEL"), console, true);
   if (passes::is_decoder(*model.graph)) {
@@ -176,17 +231,11 @@ ExitStatus run(const Arguments& arguments, Console& console) {
   }
   check_supported(model);
   const runtime::NamedValues inputs = read_inputs(arguments, *model.graph);
-  const runtime::Interpreter interpreter(*model.graph);
   runtime::RunOptions options;
   if (arguments.flag("reference")) options.implementation = "reference";
-  runtime::NamedValues values;
-  double fastest = INFINITY;
-  for (int64_t i = 0; i < arguments.integer_of("repeat"); ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    values = interpreter.run(inputs, options);
-    fastest =
-        std::min(fastest, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-  }
+  const std::optional<runtime::ExitRule> rule = exit_rule(arguments);
+  const Computed computed = rule ? compute_with_exits(arguments, model, *rule, inputs, options)
+                                 : compute(arguments, *model.graph, inputs, options);
   std::filesystem::path folder;
   if (const auto given = arguments.text("output")) {
     folder = *given;
@@ -196,13 +245,15 @@ ExitStatus run(const Arguments& arguments, Console& console) {
       throw_error(ErrorCode::Io, "cannot make the folder '", folder.string(), "': ", error.message());
   }
   Outputs outputs;
-  for (const GraphOutput& output : model.graph->outputs())
-    outputs.add(output.name, values.at(output.name), folder);
+  for (const auto& [name, value] : computed.outputs) outputs.add(name, value, folder);
   if (console.json()) {
-    console.print_json({{"outputs", outputs.json()}, {"seconds", fastest}});
+    nlohmann::ordered_json object = {{"outputs", outputs.json()}, {"seconds", computed.seconds}};
+    if (computed.exits) object["exits"] = exit_json(*computed.exits, "sequences");
+    console.print_json(object);
   } else {
     console.print(outputs.text());
-    console.note("computed in " + format_seconds(fastest));
+    if (computed.exits) console.print(exit_text(*computed.exits) + "\n");
+    console.note("computed in " + format_seconds(computed.seconds));
   }
   return ExitStatus::Ok;
 }

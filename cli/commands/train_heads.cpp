@@ -6,11 +6,13 @@
 #include "calibrate/dataset.h"
 #include "calibrate/train/trainer.h"
 #include "cli/commands/head_commands.h"
+#include "cli/commands/train_encoder_exits.h"
 #include "cli/files.h"
 #include "cli/format.h"
 #include "cli/loaded_model.h"
 #include "cli/progress.h"
 #include "cli/table.h"
+#include "passes/exits/trained_encoder_exits.h"
 #include "passes/exits/trained_exits.h"
 #include "passes/heads/trained_medusa.h"
 #include "runtime/decoder/hidden_states.h"
@@ -28,8 +30,14 @@ void declare(OptionSet& options) {
                    .help = "medusa: heads that guess the tokens behind the next one; exits: heads that "
                            "give the logits after some layers",
                    .choices = {"medusa", "exits"}})
-      .positional({.name = "MODEL", .help = "a .quern artifact, an ONNX decoder, or a folder that holds one"})
-      .texts("data", "FILE", "text to learn from: UTF-8, or .jsonl with {\"text\": ...} a line (required)")
+      .positional(
+          {.name = "MODEL",
+           .help = "a .quern artifact, an ONNX model, or a folder that holds one: a decoder, or for exits "
+                   "an encoder that classifies"})
+      .texts("data", "FILE",
+             "text to learn from: UTF-8, or .jsonl with {\"text\": ...} a line, of encoders also {\"ids\": "
+             "...} and "
+             "\"label\" (required)")
       .text("output,o", "FILE.safetensors", "where to write the heads (required)")
       .text("validation", "FILE", "text to measure on; default: every twentieth window of the data")
       .text("tokenizer", "FILE", "a tokenizer.json; default: the artifact's own, or the one beside the model")
@@ -43,16 +51,17 @@ void declare(OptionSet& options) {
       .text("from", "FILE.safetensors", "heads to begin with")
       .section("Exits")
       .text("layers", "LIST", "after which layers, such as 2,4,6")
-      .integer("rank", "R", {0, 65536}, "of the adapter before each one's norm; 0: norms alone", 0)
-      .choice(
-          "loss", {"text", "final-layer"},
-          "what they learn: the text's tokens, by cross-entropy, or the final layer's distributions, by KL "
-          "divergence",
-          "final-layer")
+      .integer("rank", "R", {0, 65536},
+               "of the adapter before each one's norm, or an encoder's pooler; 0: none", 0)
+      .choice("loss", {"text", "labels", "final-layer"},
+              "what they learn: the text's tokens or (encoders) the data's labels, by cross-entropy, or the "
+              "final "
+              "layer's distributions, by KL divergence",
+              "final-layer")
       .section("Training")
       .integer("epochs", "N", {1, 1000}, "times through the data", 2)
       .integer("window", "N", {16, 65536}, "tokens that the model sees together", 256)
-      .integer("batch", "N", {1, 4096}, "windows of a step", 8)
+      .integer("batch", "N", {1, 4096}, "windows of a step; of encoders: texts", 8)
       .number("rate", "R", {1e-7, 1}, "the highest learning rate; it falls by half a cosine", "0.001")
       .integer("warm-up", "N", {0, 1e6}, "steps in which the rate rises", 40)
       .number("weight-decay", "W", {0, 1}, "AdamW's", "0.01")
@@ -65,6 +74,10 @@ void declare(OptionSet& options) {
                "three heads that share the model's vocabulary projection")
       .example("quern train-heads exits model.quern --layers 2,4,6 --data books.txt -o exits.safetensors",
                "norms for exits behind three layers")
+      .example(
+          "quern train-heads exits classifier.onnx --layers 2,4 --data rows.jsonl --epochs 10 -o "
+          "exits.safetensors",
+          "a pooler and a classifier behind two layers of an encoder")
       .example("quern convert model.onnx -o medusa.quern --medusa-heads heads.safetensors", "puts them in");
 }
 
@@ -161,6 +174,14 @@ struct Task {
   std::vector<std::string> sources;
 };
 
+// Everything that training needs, of whatever model.
+struct Prepared {
+  std::unique_ptr<runtime::Session> session;  // of a decoder
+  std::vector<Head> heads;
+  std::unique_ptr<calibrate::train::RowSource> source;
+  Data data;
+};
+
 Task exits_task(const Arguments& arguments, const Graph& graph) {
   const std::optional<std::string> layers = arguments.text("layers");
   if (!layers) throw UsageError("missing --layers LIST: after which layers exits stand, such as 2,4,6");
@@ -172,8 +193,48 @@ Task exits_task(const Arguments& arguments, const Graph& graph) {
   return {std::move(exits.heads), std::move(exits.sources)};
 }
 
-std::string target_of(const Head& head) {
-  return head.teacher >= 0 ? "the final layer" : concat("t + ", head.ahead);
+std::string target_of(const Head& head, bool encoder) {
+  if (head.teacher >= 0) return "the final layer";
+  return encoder ? "the label" : concat("t + ", head.ahead);
+}
+
+Prepared prepare_decoder(const Arguments& arguments, const LoadedModel& model, bool exits) {
+  if (arguments.text_of("loss") == "labels")
+    throw UsageError(
+        "--loss labels is for encoders; a decoder's exits learn the text, or from the final-layer");
+  passes::check_tokenizer(model.file.folder, *model.file.graph);
+  Prepared prepared{.session = {}, .heads = {}, .source = {}, .data = data_of(arguments, model)};
+  const Graph& graph = *model.file.graph;
+  Task task =
+      exits ? exits_task(arguments, graph)
+            : Task{heads_of(arguments, graph), {runtime::find_hidden_states(graph).after_final_norm->name()}};
+  prepared.session = std::make_unique<runtime::Session>(
+      runtime::Program::compile(graph, {.entries = {task.sources}}), session_options(arguments));
+  std::vector<int> outputs(task.sources.size());
+  std::iota(outputs.begin(), outputs.end(), 0);
+  prepared.source = std::make_unique<calibrate::train::StateSource>(*prepared.session, 0, outputs);
+  prepared.heads = std::move(task.heads);
+  return prepared;
+}
+
+Prepared prepare(const Arguments& arguments, const LoadedModel& model, bool exits, Console& console) {
+  if (model.is_decoder()) return prepare_decoder(arguments, model, exits);
+  if (arguments.list("data").empty()) throw UsageError("missing --data FILE: text to learn from");
+  EncoderTask task = encoder_exits_task(arguments, model, console);
+  return {.session = {},
+          .heads = std::move(task.heads),
+          .source = std::move(task.source),
+          .data = {std::move(task.training), std::move(task.validation)}};
+}
+
+void write(const std::string& output, bool exits, bool encoder, std::vector<Head>& heads) {
+  if (encoder) {
+    passes::write_encoder_exit_heads(output, heads);
+  } else if (exits) {
+    passes::write_exit_heads(output, heads);
+  } else {
+    passes::write_medusa_heads(output, passes::trained_medusa_heads(heads));
+  }
 }
 
 ExitStatus run(const Arguments& arguments, Console& console) {
@@ -186,24 +247,19 @@ ExitStatus run(const Arguments& arguments, Console& console) {
   if (!output) throw UsageError("missing -o FILE.safetensors");
   check_outputs(arguments);
   const auto start = std::chrono::steady_clock::now();
+  const std::string path = arguments.text_of("MODEL");
+  // Only exits have something to stand behind in other models.
   const LoadedModel model =
-      load_decoder(arguments.text_of("MODEL"), arguments.text("tokenizer"), console, "quern train-heads");
-  const Data data = data_of(arguments, model);
-  const Graph& graph = *model.file.graph;
-  Task task =
-      exits ? exits_task(arguments, graph)
-            : Task{heads_of(arguments, graph), {runtime::find_hidden_states(graph).after_final_norm->name()}};
-  std::vector<Head>& heads = task.heads;
-  runtime::Session session(runtime::Program::compile(graph, {.entries = {task.sources}}),
-                           session_options(arguments));
-  std::vector<int> outputs(task.sources.size());
-  std::iota(outputs.begin(), outputs.end(), 0);
-  calibrate::train::StateSource source(session, 0, outputs);
+      exits ? load_model(path, arguments.text("tokenizer"), console)
+            : load_decoder(path, arguments.text("tokenizer"), console, "quern train-heads");
+  Prepared prepared = prepare(arguments, model, exits, console);
+  std::vector<Head>& heads = prepared.heads;
+  const Data& data = prepared.data;
   const calibrate::train::TrainOptions options = options_of(arguments, *output);
   Progress progress(console, "training", 0, "steps");
   nlohmann::ordered_json history = nlohmann::ordered_json::array();
   const std::vector<HeadScore> scores = calibrate::train::train_heads(
-      heads, source, data.training, data.validation, options,
+      heads, *prepared.source, data.training, data.validation, options,
       {.progress =
            [&](int64_t step, int64_t steps) {
              progress.set_total(steps);
@@ -218,11 +274,7 @@ ExitStatus run(const Arguments& arguments, Console& console) {
              history.push_back({{"step", v.step}, {"validation", scores_json(v.validation)}});
            }});
   progress.finish();
-  if (exits) {
-    passes::write_exit_heads(*output, heads);
-  } else {
-    passes::write_medusa_heads(*output, passes::trained_medusa_heads(heads));
-  }
+  write(*output, exits, !model.is_decoder(), heads);
   std::error_code ignored;
   std::filesystem::remove(options.checkpoint, ignored);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -237,7 +289,7 @@ ExitStatus run(const Arguments& arguments, Console& console) {
   }
   Table table({{"head"}, {"guesses token"}, {"validation loss", Align::Right}, {"top-1", Align::Right}});
   for (size_t h = 0; h < scores.size(); ++h) {
-    table.add_row({exits ? heads[h].name : std::to_string(h), target_of(heads[h]),
+    table.add_row({exits ? heads[h].name : std::to_string(h), target_of(heads[h], !model.is_decoder()),
                    format_fixed(scores[h].mean_loss(), 3), format_percent(scores[h].top1(), 2)});
   }
   console.summary(table.to_string() +
@@ -253,7 +305,8 @@ Command train_heads_command() {
           .group = "Compile",
           .details =
               "The model's hidden states are computed by its own runtime; only the heads are learned, by "
-              "cross-entropy against the text, the head k places ahead weighted 0.8^k, with AdamW. Of "
+              "cross-entropy against the text, the head k places ahead weighted 0.8^k, with AdamW. Exits of "
+              "encoders begin as the model's own pooler and classifier. Of "
               "each head the state is kept in which its loss on the validation text was least.",
           .declare = declare,
           .run = run};

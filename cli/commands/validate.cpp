@@ -6,12 +6,14 @@
 #include "calibrate/compare.h"
 #include "calibrate/compare_tensors.h"
 #include "calibrate/decoder_model.h"
+#include "calibrate/encoder_exit_model.h"
 #include "calibrate/exit_model.h"
 #include "calibrate/features.h"
 #include "calibrate/graph_model.h"
 #include "cli/calibration_options.h"
 #include "cli/commands/commands.h"
 #include "cli/diagnosis.h"
+#include "cli/encoder_exits.h"
 #include "cli/exit_options.h"
 #include "cli/files.h"
 #include "cli/format.h"
@@ -82,6 +84,7 @@ struct Side {
   LoadedModel model;
   std::unique_ptr<runtime::Session> session;
   std::unique_ptr<runtime::EarlyExitDecoder> exits;  // null: every token passes the whole model
+  std::unique_ptr<runtime::EarlyExitEncoder> encoder_exits;
   std::unique_ptr<calibrate::ScoredModel> scored;
 };
 
@@ -90,8 +93,8 @@ Side open_side(const std::string& path, const Arguments& arguments, Console& con
                std::optional<DType> cache = {}, const std::optional<runtime::ExitRule>& exits = {}) {
   Side side;
   side.model = load_model(path, arguments.text("tokenizer"), console);
-  if (exits && !side.model.is_decoder()) throw UsageError("--exit is for decoders");
-  if (exits) prepare_exits(*exits, side.model);
+  if (exits && side.model.is_decoder()) prepare_exits(*exits, side.model);
+  if (exits && !side.model.is_decoder()) side.encoder_exits = make_encoder_exits(*exits, side.model.file);
   if (side.model.is_decoder()) {
     const runtime::SessionOptions options{
         .threads = static_cast<int>(arguments.integer("threads").value_or(0)),
@@ -110,6 +113,8 @@ void prepare_scoring(Side& side) {
     side.scored = calibrate::make_exit_model(*side.session, *side.exits);
   } else if (side.session) {
     side.scored = calibrate::make_decoder_model(*side.session);
+  } else if (side.encoder_exits) {
+    side.scored = calibrate::make_encoder_exit_model(*side.encoder_exits);
   } else {
     side.scored = with_context("preparing '" + side.model.file.path.string() + "'",
                                [&] { return calibrate::make_graph_model(side.model.file.graph); });
@@ -361,6 +366,8 @@ ExitStatus run(const Arguments& arguments, Console& console) {
   }
   Validation validation;
   validation.data_path = arguments.text_of("data");
+  if (candidate.encoder_exits && calibrate::is_tensor_file(validation.data_path))
+    throw UsageError("--exit is measured on text or token ids (.jsonl rows), not on arrays");
   validation.reference = describe_model(reference);
   validation.candidate = describe_model(candidate);
   validation.version = version();
@@ -390,10 +397,13 @@ ExitStatus run(const Arguments& arguments, Console& console) {
   if (console.json()) {
     nlohmann::ordered_json object = to_json(validation);
     if (candidate.exits) object["exits"] = exit_json(candidate.exits->statistics());
+    if (candidate.encoder_exits)
+      object["exits"] = exit_json(candidate.encoder_exits->statistics(), "sequences");
     console.print_json(object);
   } else {
     console.print(to_text(validation));
     if (candidate.exits) console.print(exit_text(candidate.exits->statistics()) + "\n");
+    if (candidate.encoder_exits) console.print(exit_text(candidate.encoder_exits->statistics()) + "\n");
     if (const auto path = arguments.text("report"))
       console.summary("\nThe report is " + one_line(*path) + "\n");
   }
