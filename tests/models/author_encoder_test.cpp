@@ -7,9 +7,11 @@
 #include <nlohmann/json.hpp>
 
 #include "calibrate/dataset.h"
+#include "calibrate/encoder_exit_calibration.h"
 #include "calibrate/graph_model.h"
 #include "formats/onnx/import.h"
 #include "passes/compile.h"
+#include "passes/registry.h"
 #include "tests/support/paths.h"
 
 namespace quern::test {
@@ -41,6 +43,29 @@ TEST(AuthorEncoder, HasTheRecordedAccuracyAndLogits) {
   }
   EXPECT_EQ(static_cast<double>(right) / static_cast<double>(rows.size()),
             reference["accuracy"].get<double>());
+}
+
+// Heads that nobody trained: the model's own behind earlier layers.
+TEST(AuthorEncoder, LeavesEarlyWhereItIsSure) {
+  QUERN_NEEDS_SHARED("models/author-encoder/model.onnx");
+  const auto folder = shared_path("models/author-encoder");
+  onnx_format::ImportedModel imported = onnx_format::import_model(folder / "model.onnx");
+  passes::prepare_for_execution(*imported.graph);
+  passes::PassContext context;
+  const nlohmann::json options = {{"layers", "2,3,4,5"}};
+  passes::PassRegistry::instance().create("insert-exit-heads", options)->run(*imported.graph, context);
+  const calibrate::TokenData data = calibrate::TokenData::load(folder / "test.jsonl", {.samples = 256});
+  calibrate::Texts texts;
+  std::vector<int64_t> labels;
+  for (const auto& document : data.documents) {
+    texts.emplace_back(document.ids);
+    labels.push_back(*document.label);
+  }
+  const calibrate::EncoderExitEvaluator evaluator(*imported.graph, {}, texts, labels);
+  const calibrate::ExitQuality quality = evaluator.evaluate(0.6);
+  EXPECT_GT(quality.agreement, 0.97);
+  EXPECT_LT(quality.exits.average_layers(), 5);
+  EXPECT_NEAR(*quality.accuracy, *quality.full_accuracy, 0.02);
 }
 
 }  // namespace
