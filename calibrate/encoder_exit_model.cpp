@@ -1,6 +1,7 @@
 #include "calibrate/encoder_exit_model.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "calibrate/graph_model.h"
 #include "calibrate/text_rows.h"
@@ -9,14 +10,18 @@
 namespace quern::calibrate {
 namespace {
 
+using Rows = std::vector<std::vector<float>>;
+// The logits of each sequence of a batch.
+using ClassifyBatch = std::function<Rows(const runtime::NamedValues&)>;
+
 class EncoderExitModel final : public ScoredModel {
  public:
-  explicit EncoderExitModel(runtime::EarlyExitEncoder& encoder)
-      : encoder_(encoder),
-        inputs_(encoder.graph()),
+  EncoderExitModel(const Graph& graph, ClassifyBatch classify)
+      : classify_(std::move(classify)),
+        inputs_(graph),
         batches_(inputs_.takes_batches()),
         vocabulary_(table_rows(inputs_.ids())) {
-    const Value& logits = *runtime::find_encoder_layers(encoder.graph()).logits->value;
+    const Value& logits = *runtime::find_encoder_layers(graph).logits->value;
     const auto width = logits.shape().back().as_constant();
     if (!width) {
       throw_error(ErrorCode::Unsupported, "'", logits.name(), "' (", to_string(logits.type()),
@@ -68,16 +73,14 @@ class EncoderExitModel final : public ScoredModel {
   }
 
   void compute(const Texts& texts, size_t first, size_t count) {
-    const auto results = encoder_.run(inputs_.fill(std::span(texts).subspan(first, count)));
-    batch_.clear();
-    for (const auto& result : results) {
-      if (static_cast<int64_t>(result.logits.size()) != width_)
-        throw_error(ErrorCode::InvalidModel, "an exit gives ", result.logits.size(), " logits, not ", width_);
-      batch_.push_back(result.logits);
+    batch_ = classify_(inputs_.fill(std::span(texts).subspan(first, count)));
+    for (const std::vector<float>& logits : batch_) {
+      if (static_cast<int64_t>(logits.size()) != width_)
+        throw_error(ErrorCode::InvalidModel, "an exit gives ", logits.size(), " logits, not ", width_);
     }
   }
 
-  runtime::EarlyExitEncoder& encoder_;
+  ClassifyBatch classify_;
   TokenInputs inputs_;
   bool batches_;
   int64_t vocabulary_;
@@ -85,7 +88,7 @@ class EncoderExitModel final : public ScoredModel {
   Texts expected_;
   size_t next_ = 0;      // of expected_, for start()
   size_t computed_ = 0;  // batch_ holds the last before this
-  std::vector<std::vector<float>> batch_;
+  Rows batch_;
   size_t current_ = 0;
   const float* pointer_ = nullptr;
 };
@@ -93,7 +96,25 @@ class EncoderExitModel final : public ScoredModel {
 }  // namespace
 
 std::unique_ptr<ScoredModel> make_encoder_exit_model(runtime::EarlyExitEncoder& encoder) {
-  return std::make_unique<EncoderExitModel>(encoder);
+  return std::make_unique<EncoderExitModel>(encoder.graph(), [&encoder](const runtime::NamedValues& inputs) {
+    Rows rows;
+    for (const auto& result : encoder.run(inputs)) rows.push_back(result.logits);
+    return rows;
+  });
+}
+
+std::unique_ptr<ScoredModel> make_encoder_exit_model(runtime::HashExitEncoder& encoder) {
+  return std::make_unique<EncoderExitModel>(
+      encoder.original(), [&encoder](const runtime::NamedValues& inputs) {
+        const Tensor logits = encoder.run(inputs);
+        const auto width = static_cast<size_t>(logits.dim(-1));
+        Rows rows;
+        for (size_t first = 0; first < static_cast<size_t>(logits.size()); first += width) {
+          const auto row = logits.data<float>().subspan(first, width);
+          rows.emplace_back(row.begin(), row.end());
+        }
+        return rows;
+      });
 }
 
 }  // namespace quern::calibrate

@@ -91,7 +91,9 @@ void declare_exit_options(OptionSet& options) {
       .text("exit", "RULE",
             "LOSSY: leave the model in the middle where it is sure enough: margin:T, max-probability:T, "
             "entropy:T, saturation:T or classifier:T with a threshold T from 0 to 1; fixed:K, always behind "
-            "layer K; or a file by `quern calibrate-exits`")
+            "layer K; or a file by `quern calibrate-exits`; of `quern validate` for encoders also hash:FILE, "
+            "each "
+            "token by how often FILE has it")
       .text("exit-layers", "LIST", "of the model's exit heads, use these; default: all")
       .number("exit-decay", "D", {0, 1e3},
               "hold the beginning of a text to more: the threshold is 0.9 T + 0.1 exp(-D t / N)", "0")

@@ -85,6 +85,7 @@ struct Side {
   std::unique_ptr<runtime::Session> session;
   std::unique_ptr<runtime::EarlyExitDecoder> exits;  // null: every token passes the whole model
   std::unique_ptr<runtime::EarlyExitEncoder> encoder_exits;
+  std::unique_ptr<runtime::HashExitEncoder> hash_exits;
   std::unique_ptr<calibrate::ScoredModel> scored;
 };
 
@@ -115,6 +116,8 @@ void prepare_scoring(Side& side) {
     side.scored = calibrate::make_decoder_model(*side.session);
   } else if (side.encoder_exits) {
     side.scored = calibrate::make_encoder_exit_model(*side.encoder_exits);
+  } else if (side.hash_exits) {
+    side.scored = calibrate::make_encoder_exit_model(*side.hash_exits);
   } else {
     side.scored = with_context("preparing '" + side.model.file.path.string() + "'",
                                [&] { return calibrate::make_graph_model(side.model.file.graph); });
@@ -359,14 +362,16 @@ ExitStatus run(const Arguments& arguments, Console& console) {
       throw UsageError(std::string("--") + option + " is for the page of --report FILE.html");
   }
   Side reference = open_side(arguments.text_of("ORIGINAL"), arguments, console);
+  const bool by_hash = exits_by_hash(arguments);
   Side candidate = open_side(arguments.text_of("CANDIDATE"), arguments, console, cache_dtype(arguments),
-                             exit_rule(arguments));
+                             by_hash ? std::nullopt : exit_rule(arguments));
+  if (by_hash) candidate.hash_exits = make_hash_exits(arguments, candidate.model);
   if (arguments.flag("record") && !candidate.model.file.is_artifact()) {
     throw UsageError("--record is for artifacts; '" + candidate.model.file.path.string() + "' is none");
   }
   Validation validation;
   validation.data_path = arguments.text_of("data");
-  if (candidate.encoder_exits && calibrate::is_tensor_file(validation.data_path))
+  if ((candidate.encoder_exits || candidate.hash_exits) && calibrate::is_tensor_file(validation.data_path))
     throw UsageError("--exit is measured on text or token ids (.jsonl rows), not on arrays");
   validation.reference = describe_model(reference);
   validation.candidate = describe_model(candidate);
@@ -399,11 +404,17 @@ ExitStatus run(const Arguments& arguments, Console& console) {
     if (candidate.exits) object["exits"] = exit_json(candidate.exits->statistics());
     if (candidate.encoder_exits)
       object["exits"] = exit_json(candidate.encoder_exits->statistics(), "sequences");
+    if (candidate.hash_exits) {
+      object["exits"] = exit_json(candidate.hash_exits->statistics());
+      object["exits"]["rows_computed"] = candidate.hash_exits->rows_computed();
+      object["exits"]["rows_of_all_layers"] = candidate.hash_exits->rows_of_all();
+    }
     console.print_json(object);
   } else {
     console.print(to_text(validation));
     if (candidate.exits) console.print(exit_text(candidate.exits->statistics()) + "\n");
     if (candidate.encoder_exits) console.print(exit_text(candidate.encoder_exits->statistics()) + "\n");
+    if (candidate.hash_exits) console.print(exit_text(candidate.hash_exits->statistics()) + "\n");
     if (const auto path = arguments.text("report"))
       console.summary("\nThe report is " + one_line(*path) + "\n");
   }

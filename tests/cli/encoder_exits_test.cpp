@@ -122,6 +122,34 @@ TEST_F(EncoderExitsTest, RunGivesLogitsAndLayers) {
   EXPECT_TRUE(identical(logits, npy::read(at("out/exit_logits.1.npy"))));
 }
 
+TEST_F(EncoderExitsTest, TokensLeaveByATable) {
+  const nlohmann::json counted = validate(artifact_, "hash:" + at("rows.jsonl"));
+  const double layers = counted["exits"]["average_layers"].get<double>();
+  EXPECT_GT(layers, 1);
+  EXPECT_LT(layers, 2);
+  EXPECT_EQ(counted["exits"]["tokens"], 80 * 6 + 40);
+  EXPECT_LT(counted["exits"]["rows_computed"], counted["exits"]["rows_of_all_layers"]);
+  write_text(at("all.json"), nlohmann::json{{"layers_of_tokens", std::vector<int>(64, 2)}}.dump());
+  const nlohmann::json all = validate(artifact_, "hash:" + at("all.json"));
+  EXPECT_EQ(all["exits"]["average_layers"], 2);
+  EXPECT_EQ(all["top1"], 1);
+
+  const auto refused = [&](const std::string& file, std::vector<std::string> more, int status,
+                           const std::string& part) {
+    std::vector<std::string> words = {"validate",       artifact_, artifact_,      "--data",
+                                      at("rows.jsonl"), "--exit",  "hash:" + file, "-q"};
+    words.insert(words.end(), more.begin(), more.end());
+    expect_refused(quern(words), status, {part});
+  };
+  refused(at("rows.jsonl"), {"--exit-layers", "2,1"}, 2, "ascending order");
+  refused(at("rows.jsonl"), {"--exit-decay", "2"}, 2, "says nothing with");
+  write_text(at("none.json"), "{\"layers_of_tokens\": [1, \"x\"]}");
+  refused(at("none.json"), {}, 3, "a list of whole numbers");
+  write_text(at("deep.json"), "{\"layers_of_tokens\": [3]}");
+  refused(at("deep.json"), {}, 2, "a model of 2 layers");
+  refused(at("all.json"), {"--exit-layers", "1"}, 2, "says itself where");
+}
+
 TEST_F(EncoderExitsTest, RefusesWhatDoesNotFit) {
   const auto refused = [&](const std::string& rule, std::vector<std::string> more,
                            const std::vector<std::string>& parts) {
