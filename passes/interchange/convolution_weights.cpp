@@ -111,7 +111,6 @@ WeightLowering::Dynamic WeightLowering::coded_image(const Node& node) {
     const Node* rounded = emit_.node("DynamicQuantizeLinear", {x}, {}, 3);
     return made = {rounded->output(0), rounded->output(1), rounded->output(2)};
   }
-  constexpr float kLargestCode = 127, kMiddle = 128, kSmallest = 1e-30F;
   constexpr int kAxesAreInput = 18;
   Value* magnitudes = emit_.add("Abs", {x});
   std::vector<int64_t> axes;
@@ -119,12 +118,7 @@ WeightLowering::Dynamic WeightLowering::coded_image(const Node& node) {
     axes.push_back(static_cast<int64_t>(axis));
   Value* largest = emit_.opset() < kAxesAreInput ? emit_.add("ReduceMax", {magnitudes}, {{"axes", axes}})
                                                  : emit_.add("ReduceMax", {magnitudes, emit_.ints(axes)});
-  made.scale =
-      emit_.add("Div", {emit_.add("Max", {largest, emit_.scalar(kSmallest)}), emit_.scalar(kLargestCode)});
-  Value* rounded = emit_.add("Round", {emit_.add("Div", {x, made.scale})});
-  made.codes = emit_.cast(emit_.add("Add", {rounded, emit_.scalar(kMiddle)}), DType::U8);
-  made.point = emit_.constant(Tensor::scalar(static_cast<uint8_t>(kMiddle)), "activations.zero_point");
-  return made;
+  return made = by_magnitude(x, largest);
 }
 
 // Both operands are u8, as in MatMulInteger.

@@ -196,18 +196,22 @@ Value* WeightLowering::block_product(const Node& node, const Weight& weight) {
                              attributes);
 }
 
-// The largest magnitude of each token becomes 127; codes are written without sign.
-WeightLowering::Dynamic WeightLowering::by_token(Value* x) {
+// The largest magnitude becomes 127; codes are written without sign. `largest`: 1 where x has an axis that
+// shares it.
+WeightLowering::Dynamic WeightLowering::by_magnitude(Value* x, Value* largest) {
   constexpr float kLargestCode = 127, kMiddle = 128;
-  constexpr float kSmallest = 1e-30F;  // keeps a token of zeros from dividing by zero
+  constexpr float kSmallest = 1e-30F;  // keeps zeros from being divided by zero
   Dynamic made;
-  Value* largest = emit_.reduce("ReduceMax", emit_.add("Abs", {x}));
   made.scale =
       emit_.add("Div", {emit_.add("Max", {largest, emit_.scalar(kSmallest)}), emit_.scalar(kLargestCode)});
   Value* rounded = emit_.add("Round", {emit_.add("Div", {x, made.scale})});
   made.codes = emit_.cast(emit_.add("Add", {rounded, emit_.scalar(kMiddle)}), DType::U8);
   made.point = emit_.constant(Tensor::scalar(static_cast<uint8_t>(kMiddle)), "activations.zero_point");
   return made;
+}
+
+WeightLowering::Dynamic WeightLowering::by_token(Value* x) {
+  return by_magnitude(x, emit_.reduce("ReduceMax", emit_.add("Abs", {x})));
 }
 
 // DynamicQuantizeLinear's formula, a token being the tensor. MatMulInteger takes one zero point for all, so

@@ -84,6 +84,7 @@ class WeightLowering {
   Value* integer_convolution(const Node& node, const Weight& weight, const KernelForm& form);
   Dynamic coded_image(const Node& node);
   Dynamic dynamic(Value* x, const std::string& kind);
+  Dynamic by_magnitude(Value* x, Value* largest);
   Dynamic by_token(Value* x);
   Dynamic by_token_asymmetric(Value* x);
   Dynamic static_codes(const Node& node, bool as_unsigned);

@@ -140,6 +140,19 @@ LayerBuilder::LayerBuilder(Graph& graph) : graph_(graph), rewriter_(graph), laye
   }
 }
 
+Value* lone_norm(Rewriter& rewriter, const LayerBoundary& boundary, Value* stream) {
+  const Node& skip = *boundary.node;
+  const bool rms = skip.op() == "SkipSimplifiedLayerNormalization";
+  NodeSpec spec;
+  spec.op = rms ? "RMSNormalization" : "LayerNormalization";
+  spec.name = skip.name() + ".alone";
+  spec.inputs = {stream, skip.input(2)};
+  if (!rms && skip.input(3) != nullptr) spec.inputs.push_back(skip.input(3));
+  spec.attributes = {{"epsilon", skip.float_attribute("epsilon", 1e-12f)}, {"axis", int64_t{-1}}};
+  spec.outputs = {OutputSpec{.name = {}, .type = boundary.normed->type()}};
+  return rewriter.add_node(std::move(spec))->output();
+}
+
 const LayerBoundary& LayerBuilder::at(int64_t boundary) const {
   return layers_.boundaries.at(static_cast<size_t>(boundary));
 }
@@ -149,22 +162,13 @@ Value* LayerBuilder::given(const std::string& name) {
   return rewriter_.add_input(name, at(0).stream->type());
 }
 
-// The norm that the boundary's node computes with its sum, of another stream.
+// As lone_norm(); once for a stream.
 Value* LayerBuilder::normed(int64_t boundary, Value* stream) {
   const LayerBoundary& there = at(boundary);
   if (stream == there.stream) return there.normed;
   const auto known = normed_.find(stream);
   if (known != normed_.end() && known->second.first == boundary) return known->second.second;
-  const Node& skip = *there.node;
-  const bool rms = skip.op() == "SkipSimplifiedLayerNormalization";
-  NodeSpec spec;
-  spec.op = rms ? "RMSNormalization" : "LayerNormalization";
-  spec.name = skip.name() + ".alone";
-  spec.inputs = {stream, skip.input(2)};
-  if (!rms && skip.input(3) != nullptr) spec.inputs.push_back(skip.input(3));
-  spec.attributes = {{"epsilon", skip.float_attribute("epsilon", 1e-12f)}, {"axis", int64_t{-1}}};
-  spec.outputs = {OutputSpec{.name = {}, .type = there.normed->type()}};
-  Value* made = rewriter_.add_node(std::move(spec))->output();
+  Value* made = lone_norm(rewriter_, there, stream);
   normed_[stream] = {boundary, made};
   return made;
 }

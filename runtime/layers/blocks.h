@@ -23,6 +23,9 @@ struct LayerBoundary {
   Value* normed = nullptr;
 };
 
+// The norm that the boundary's node computes with its sum, of another stream and without a sum.
+Value* lone_norm(Rewriter& rewriter, const LayerBoundary& boundary, Value* stream);
+
 // Of a canonical decoder (docs/canonical-graph.md): boundaries[i] stands before layer i, the last one behind
 // the last layer. Found as dominators of the logits, so that no spelling of a layer needs to be known.
 struct LayerBoundaries {

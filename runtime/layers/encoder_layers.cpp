@@ -185,16 +185,7 @@ int64_t stream_width(const EncoderLayers& layers) {
 void FlowCopy::put_at(const LayerBoundary& boundary, Value* stream) {
   if (boundary.stream != nullptr) put(stream, boundary.stream);
   if (boundary.normed == nullptr) return;
-  const Node& skip = *boundary.node;
-  const bool rms = skip.op() == "SkipSimplifiedLayerNormalization";
-  NodeSpec spec;
-  spec.op = rms ? "RMSNormalization" : "LayerNormalization";
-  spec.name = skip.name() + ".alone";
-  spec.inputs = {stream, skip.input(2)};
-  if (!rms && skip.input(3) != nullptr) spec.inputs.push_back(skip.input(3));
-  spec.attributes = {{"epsilon", skip.float_attribute("epsilon", 1e-12f)}, {"axis", int64_t{-1}}};
-  spec.outputs = {OutputSpec{.name = {}, .type = boundary.normed->type()}};
-  put(rewriter_.add_node(std::move(spec))->output(), boundary.normed);
+  put(lone_norm(rewriter_, boundary, stream), boundary.normed);
 }
 
 void FlowCopy::put(Value* by, const Value* instead_of) {
