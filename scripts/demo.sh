@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 
 step() { printf '\n== %s\n' "$1"; }
 
-step "Packages and build (the first time takes some minutes)"
+step "Packages and build (the first time takes a quarter of an hour or more on two processors)"
 scripts/build.sh release -DQUERN_TESTS=OFF -DQUERN_BENCH=OFF
 
 model=examples/storyteller
